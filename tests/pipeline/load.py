@@ -6,8 +6,8 @@ import threading
 import time
 from pathlib import Path
 
-from tests.pipeline.server_actions import Acts, Known
-from tests.pipeline.store_population import Crowd
+from tests.pipeline.server_actions import KnownState, ServerActions
+from tests.pipeline.store_population import StorePopulation
 from tests.pipeline.store_servers import PATIENT
 from waystation.base.clock import SystemClock
 from waystation.push.model import MessageId, Uaid
@@ -21,31 +21,33 @@ PAUSE_S = 0.02
 class Load(threading.Thread):
     """Until `stop`; what it knows is `known`, and `again` came after its ack."""
 
-    def __init__(self, url: str, folder: Path, crowd: Crowd, active: int, seed: int) -> None:
+    def __init__(
+        self, url: str, folder: Path, population: StorePopulation, active: int, seed: int
+    ) -> None:
         super().__init__(daemon=True)
         self._url = url
         self._folder = folder
         self._active = active
         self._stopped = threading.Event()
         self._rng = random.Random(seed)
-        self._acts = Acts(self._rng, self.now_ms)
+        self._acts = ServerActions(self._rng, self.now_ms)
         self.begun = threading.Event()
         self.failure: BaseException | None = None
-        for number in range(crowd.size):
-            member = crowd.member(number)
+        for number in range(population.size):
+            member = population.member(number)
             own = set(member.channels)
             waiting = {
                 one.message_id: (one.channel_id, one.sort_key)
                 for one in member.messages
                 if one.channel_id in own
             }
-            self.known[member.record.uaid] = Known(own, waiting, set())
+            self.known[member.record.uaid] = KnownState(own, waiting, set())
 
     def now_ms(self) -> int:
         return int(time.time() * 1000)
 
     @property
-    def known(self) -> dict[Uaid, Known]:
+    def known(self) -> dict[Uaid, KnownState]:
         return self._acts.known
 
     @property

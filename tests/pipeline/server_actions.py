@@ -17,7 +17,7 @@ from waystation.push.store import PushStore
 NODE = "http://10.9.9.9:1"
 
 
-class Known(msgspec.Struct):
+class KnownState(msgspec.Struct):
     """What is true of one user agent."""
 
     channels: set[ChannelId]
@@ -32,13 +32,13 @@ class Known(msgspec.Struct):
         return self.leaves or channel == self.going or channel not in self.channels
 
 
-class Acts:
+class ServerActions:
     """`again` are notifications that came after their ack."""
 
     def __init__(self, rng: random.Random, now_ms: Callable[[], int]) -> None:
         self._rng = rng
         self._now_ms = now_ms
-        self.known: dict[Uaid, Known] = {}
+        self.known: dict[Uaid, KnownState] = {}
         self.done: dict[str, int] = {}
         self.again: list[MessageId] = []
 
@@ -55,11 +55,11 @@ class Acts:
         uaid = Uaid(self._rng.randbytes(16))
         record = UserAgent(uaid=uaid, connected_at_ms=self._now_ms(), node_id=NODE)
         assert await store.add_user_agent(record), "a new user agent is not new"
-        self.known[uaid] = Known(set(), {}, set())
+        self.known[uaid] = KnownState(set(), {}, set())
         await self.subscribe(store, uaid, self.known[uaid])
         return uaid
 
-    async def post(self, store: PushStore, uaid: Uaid, known: Known, hot: str = "hot") -> None:
+    async def post(self, store: PushStore, uaid: Uaid, known: KnownState, hot: str = "hot") -> None:
         if not known.channels:
             return
         channel = self._rng.choice(sorted(known.channels))
@@ -81,7 +81,7 @@ class Acts:
         if channel in known.channels and not known.removed and message_id not in known.acked:
             known.waiting[message_id] = (channel, sort_key)
 
-    async def _connect(self, store: PushStore, uaid: Uaid, known: Known) -> None:
+    async def _connect(self, store: PushStore, uaid: Uaid, known: KnownState) -> None:
         held = await store.get_user_agent(uaid)
         assert held is not None, "a user agent is not found"
         now_ms = max(self._now_ms(), held.connected_at_ms + 1)
@@ -102,12 +102,12 @@ class Acts:
             known.acked.add(row.message_id)
             known.waiting.pop(row.message_id, None)
 
-    async def subscribe(self, store: PushStore, uaid: Uaid, known: Known) -> None:
+    async def subscribe(self, store: PushStore, uaid: Uaid, known: KnownState) -> None:
         channel = ChannelId(self._rng.randbytes(16))
         assert await store.add_channel(uaid, channel, channels_max=1000)
         known.channels.add(channel)
 
-    async def _unsubscribe(self, store: PushStore, uaid: Uaid, known: Known) -> None:
+    async def _unsubscribe(self, store: PushStore, uaid: Uaid, known: KnownState) -> None:
         if len(known.channels) < 2:
             return
         channel = self._rng.choice(sorted(known.channels))
@@ -116,7 +116,7 @@ class Acts:
         known.channels.discard(channel)
         known.waiting = {one: at for one, at in known.waiting.items() if at[0] != channel}
 
-    async def _leave(self, store: PushStore, uaid: Uaid, known: Known) -> None:
+    async def _leave(self, store: PushStore, uaid: Uaid, known: KnownState) -> None:
         if self._rng.random() < 0.9:
             return
         known.leaves = True
@@ -125,7 +125,7 @@ class Acts:
         known.waiting.clear()
 
 
-async def differences(store: PushStore, known: Mapping[Uaid, Known], now_ms: int) -> list[str]:
+async def differences(store: PushStore, known: Mapping[Uaid, KnownState], now_ms: int) -> list[str]:
     """What a store has otherwise than it must be."""
     wrong: list[str] = []
     uaids = list(known)
@@ -137,7 +137,7 @@ async def differences(store: PushStore, known: Mapping[Uaid, Known], now_ms: int
     return wrong
 
 
-async def _difference(store: PushStore, uaid: Uaid, known: Known, now_ms: int) -> list[str]:
+async def _difference(store: PushStore, uaid: Uaid, known: KnownState, now_ms: int) -> list[str]:
     held = await store.get_user_agent(uaid)
     if known.removed:
         return [] if held is None else ["one that was removed is there"]

@@ -1,6 +1,6 @@
 """Many user agents with everything that a job may meet, and what is true of them: plain Python.
 
-Every value follows from a number, so any part of a crowd can be made alone.
+Every value follows from a number, so any part of a population can be made alone.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ def _bytes(*words: object) -> bytes:
     return hashlib.sha256("/".join(map(str, words)).encode()).digest()
 
 
-class Member(msgspec.Struct, frozen=True):
+class UserAgentRows(msgspec.Struct, frozen=True):
     record: UserAgent
     channels: tuple[ChannelId, ...]
     messages: tuple[Notification, ...]
     updates: tuple[Update, ...]
 
 
-class Crowd:
+class StorePopulation:
     """`size` user agents at a moment, and a few that have messages and no record."""
 
     def __init__(self, size: int, now_ms: int, *, seed: str = "crowd", orphans: int = 7) -> None:
@@ -71,7 +71,7 @@ class Crowd:
     def stale(self) -> list[int]:
         return [number for number in range(self.size) if self.age_days(number) > 60]
 
-    def member(self, number: int) -> Member:
+    def member(self, number: int) -> UserAgentRows:
         bridged = number % 11 == 0
         simple = not bridged and number % 50 == 7 and number < SIMPLEPUSH_BELOW
         kind = "apns" if bridged else SIMPLEPUSH if simple else WEBPUSH
@@ -85,7 +85,7 @@ class Crowd:
         )
         channels = tuple(self.channel(number, which) for which in range(1 + number % 3))
         updates = tuple(self.updates(number)) if simple else ()
-        return Member(record, channels, tuple(self.messages(number)), updates)
+        return UserAgentRows(record, channels, tuple(self.messages(number)), updates)
 
     def updates(self, number: int) -> Iterator[Update]:
         """One whose time is known, and one as a node of an earlier release has saved it."""

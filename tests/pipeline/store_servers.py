@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.pipeline.store_population import Crowd
+from tests.pipeline.store_population import StorePopulation
 from tests.servers.bigtable import BigtableEmulator
 from tests.servers.dynamodb import DynamoServer
 from tests.servers.postgres import PostgresServer
@@ -109,8 +109,8 @@ def rows_of(bulk: BulkStore, table: str) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def truth(crowd: Crowd, numbers: list[int]) -> Everything:
-    members = [crowd.member(number) for number in numbers]
+def truth(population: StorePopulation, numbers: list[int]) -> Everything:
+    members = [population.member(number) for number in numbers]
     return (
         {member.record.uaid for member in members},
         {(member.record.uaid, channel) for member in members for channel in member.channels},

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipeline.load import Load
 from tests.pipeline.server_actions import differences
-from tests.pipeline.store_population import Crowd
+from tests.pipeline.store_population import StorePopulation
 from tests.pipeline.store_servers import StoreUnderTest, everything, fresh_url, truth
 from tests.servers.bigtable import bigtable_emulator  # noqa: F401 a fixture
 from tests.servers.dynamodb import dynamodb_server  # noqa: F401 a fixture
@@ -99,26 +99,26 @@ def rows(store: StoreUnderTest, table: str) -> set[tuple[object, ...]]:
         bulk.close()
 
 
-def alive(records: set[tuple[object, ...]], crowd: Crowd) -> set[tuple[object, ...]]:
-    return {row for row in records if row[0] != crowd.uaid(BURIED)}
+def alive(records: set[tuple[object, ...]], population: StorePopulation) -> set[tuple[object, ...]]:
+    return {row for row in records if row[0] != population.uaid(BURIED)}
 
 
 def test_a_store_is_copied_whole_and_once(stores: tuple[StoreUnderTest, StoreUnderTest]) -> None:
     """Every field arrives; who was begun by a move that was cut off is finished; who was removed
     stays removed; a second run finds everything there, and a newer record comes with the tail."""
     source, target = stores
-    crowd = Crowd(120, int(time.time() * 1000), orphans=0)
-    source.use(crowd.load)
-    numbers = [number for number in range(crowd.size) if number != BURIED]
+    population = StorePopulation(120, int(time.time() * 1000), orphans=0)
+    source.use(population.load)
+    numbers = [number for number in range(population.size) if number != BURIED]
 
     async def begin_one_and_bury_another(store: PushStore) -> None:
-        assert await store.add_user_agent(begun(crowd.member(7).record))
-        stone, kept_ms = tombstone(crowd.uaid(BURIED)), crowd.now_ms + TOMBSTONE_KEPT_MS
-        note = MilestoneNote(stone, bytes(32), Milestone.ERRORED, crowd.now_ms, kept_ms)
+        assert await store.add_user_agent(begun(population.member(7).record))
+        stone, kept_ms = tombstone(population.uaid(BURIED)), population.now_ms + TOMBSTONE_KEPT_MS
+        note = MilestoneNote(stone, bytes(32), Milestone.ERRORED, population.now_ms, kept_ms)
         await store.note_milestones([note])
 
     async def updates(store: PushStore) -> set[Update]:
-        found = [await store.fetch_updates(crowd.uaid(number), limit=9) for number in numbers]
+        found = [await store.fetch_updates(population.uaid(number), limit=9) for number in numbers]
         return {update for ones in found for update in ones}
 
     target.use(begin_one_and_bury_another)
@@ -126,12 +126,12 @@ def test_a_store_is_copied_whole_and_once(stores: tuple[StoreUnderTest, StoreUnd
 
     assert (records.read, records.written, records.present, records.gone) == (120, 119, 0, 1)
     assert (waiting.written, waiting.refused) == (waiting.read, 0)
-    assert everything(target) == truth(crowd, numbers)
+    assert everything(target) == truth(population, numbers)
     assert target.use(updates) == {
-        one for number in numbers for one in crowd.member(number).updates
+        one for number in numbers for one in population.member(number).updates
     }
-    assert everything(source) == truth(crowd, list(range(crowd.size)))
-    assert rows(target, "records") == alive(rows(source, "records"), crowd)
+    assert everything(source) == truth(population, list(range(population.size)))
+    assert rows(target, "records") == alive(rows(source, "records"), population)
     assert rows(target, "notifications") == rows(source, "notifications")
 
     again = copied(source, target, "records")
@@ -140,14 +140,14 @@ def test_a_store_is_copied_whole_and_once(stores: tuple[StoreUnderTest, StoreUnd
     started_ms = int(time.time() * 1000)
 
     async def come_back(store: PushStore) -> None:
-        await crowd.come_back(store, 5, started_ms + 1)
+        await population.come_back(store, 5, started_ms + 1)
 
     source.use(come_back)
     assert copied(source, target, "records", since_ms=started_ms).read == 1
-    assert rows(target, "records") == alive(rows(source, "records"), crowd)
+    assert rows(target, "records") == alive(rows(source, "records"), population)
 
     async def nodes(store: PushStore) -> set[str | None]:
-        found = [await store.get_user_agent(crowd.uaid(number)) for number in numbers]
+        found = [await store.get_user_agent(population.uaid(number)) for number in numbers]
         return {one.node_id for one in found if one is not None}
 
     assert MOVING not in target.use(nodes)
@@ -162,9 +162,9 @@ def test_dynamodb_moves_to_bigtable_under_load_and_nothing_is_lost(
     missing in the target alone, and nothing that was acked came again."""
     source = StoreUnderTest(fresh_url("dynamodb", request), tmp_path / "source")
     target = StoreUnderTest(fresh_url("bigtable", request), tmp_path / "target")
-    crowd = Crowd(200, int(time.time() * 1000), orphans=0)
-    source.use(crowd.load)
-    load = Load(dual_url(source, target), tmp_path, crowd, active=40, seed=7)
+    population = StorePopulation(200, int(time.time() * 1000), orphans=0)
+    source.use(population.load)
+    load = Load(dual_url(source, target), tmp_path, population, active=40, seed=7)
     began_ms = int(time.time() * 1000)
     load.start()
     assert load.begun.wait(60)
@@ -189,8 +189,8 @@ def test_a_job_copies_goes_on_where_it_was_cut_off_and_proves_what_it_did(
 ) -> None:
     source = StoreUnderTest(fresh_url("redis", request), tmp_path / "source")
     target = StoreUnderTest(fresh_url("postgres", request), tmp_path / "target")
-    crowd = Crowd(600, ctx.clock.now_ms())
-    source.use(crowd.load)
+    population = StorePopulation(600, ctx.clock.now_ms())
+    source.use(population.load)
     move = Move("waystation.storage.dual.copy:open_copier", source.place, target.place, "test")
 
     def cut_off(told: str) -> None:
@@ -206,21 +206,21 @@ def test_a_job_copies_goes_on_where_it_was_cut_off_and_proves_what_it_did(
     assert steps["copy records"].written == 600
 
     async def change_a_byte(store: PushStore) -> None:
-        member = crowd.member(599)
+        member = population.member(599)
         (note,) = [one for one in member.messages if one.topic is None][:1]
         await store.save(member.record.uaid, msgspec.structs.replace(note, data="A" * 192))
 
     async def leave_some_behind(store: PushStore) -> None:
         """One that its user agent could fetch, and one of a subscription that is gone."""
-        uaid, own = crowd.uaid(1), crowd.channel(1, 0)
-        for channel in (own, crowd.channel(1, 97)):
-            await store.save(uaid, crowd.message(1, channel, crowd.now_ms, "left"))
+        uaid, own = population.uaid(1), population.channel(1, 0)
+        for channel in (own, population.channel(1, 97)):
+            await store.save(uaid, population.message(1, channel, population.now_ms, "left"))
 
     async def replace_a_topic(store: PushStore) -> None:
         """By one that was posted to the target a moment later."""
-        number, channel = 7, crowd.channel(7, 0)
-        note = crowd.message(number, channel, crowd.now_ms, "newer", topic="news")
-        await store.save(crowd.uaid(number), note)
+        number, channel = 7, population.channel(7, 0)
+        note = population.message(number, channel, population.now_ms, "newer", topic="news")
+        await store.save(population.uaid(number), note)
 
     target.use(change_a_byte)
     target.use(replace_a_topic)

@@ -1,4 +1,4 @@
-"""Jobs over the push store on real servers, against what plain Python knows of a crowd."""
+"""Jobs over the push store on real servers, against what plain Python knows of a population."""
 
 import time
 from collections import Counter
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.store_population import DAY_MS, Crowd
+from tests.pipeline.store_population import DAY_MS, StorePopulation
 from tests.pipeline.store_servers import KINDS, StoreUnderTest, everything, fresh_url, truth
 from tests.servers.bigtable import bigtable_emulator  # noqa: F401 a fixture
 from tests.servers.dynamodb import dynamodb_server  # noqa: F401 a fixture
@@ -50,35 +50,35 @@ def test_audit_and_purge_find_what_is_there_and_spare_who_came_back(
 ) -> None:
     """Two of the stale come back, one before and one after it was confirmed; of the others, and
     of those without a record, nothing is left."""
-    crowd = Crowd(CLIENTS, ctx.clock.now_ms())
-    store.use(crowd.load)
-    orphans = crowd.orphans if keeps_orphans(store) else 0
+    population = StorePopulation(CLIENTS, ctx.clock.now_ms())
+    store.use(population.load)
+    orphans = population.orphans if keeps_orphans(store) else 0
 
     found = {one.kind: one.rows for one in audit.run(ctx, store.place)}
-    assert found == crowd.audit(orphans=keeps_orphans(store))
+    assert found == population.audit(orphans=keeps_orphans(store))
 
-    stale = crowd.stale()
+    stale = population.stale()
     marked = purge.mark(ctx, store.place)
     assert (marked.candidates, marked.orphans) == (len(stale), orphans)
-    come_back(store, crowd, stale[0])
+    come_back(store, population, stale[0])
     assert isinstance(ctx.clock, ManualClock)
     ctx.clock.advance(86_401)
     confirmed = purge.confirm(ctx, store.place)
     assert (confirmed.candidates, confirmed.unchanged) == (len(stale), len(stale) - 1)
     assert confirmed.orphans == orphans
-    come_back(store, crowd, stale[1])
+    come_back(store, population, stale[1])
 
     deleted = purge.delete(ctx, store.place, apply=True)
     assert (deleted.removed, deleted.orphans) == (len(stale) - 2, orphans)
     gone = set(stale[2:])
-    left = [number for number in range(crowd.size) if number not in gone]
-    assert everything(store) == truth(crowd, left)
+    left = [number for number in range(population.size) if number not in gone]
+    assert everything(store) == truth(population, left)
 
 
 def test_times_are_asked_of_the_store_itself(store: StoreUnderTest) -> None:
     now_ms = int(time.time() * 1000)
-    crowd = Crowd(60, now_ms)
-    store.use(crowd.load)
+    population = StorePopulation(60, now_ms)
+    store.use(population.load)
     bulk = open_bulk(store.place.place)
     try:
         bounds = {"connected_at_ms": (None, now_ms - 60 * DAY_MS)}
@@ -91,12 +91,12 @@ def test_times_are_asked_of_the_store_itself(store: StoreUnderTest) -> None:
     finally:
         bulk.close()
 
-    assert sorted(seen) == sorted(crowd.uaid(number) for number in crowd.stale())
+    assert sorted(seen) == sorted(population.uaid(number) for number in population.stale())
 
 
-def come_back(store: StoreUnderTest, crowd: Crowd, number: int) -> None:
+def come_back(store: StoreUnderTest, population: StorePopulation, number: int) -> None:
     async def change(opened: PushStore) -> None:
-        await crowd.come_back(opened, number, crowd.now_ms)
+        await population.come_back(opened, number, population.now_ms)
 
     store.use(change)
 
@@ -108,7 +108,7 @@ def test_the_index_of_dynamodb_leads_to_whom_a_scan_finds(
     """And to them alone: who has connected since is not read."""
     store = StoreUnderTest(fresh_url("dynamodb", request), tmp_path / "place")
     now_ms = int(time.time() * 1000)
-    store.use(Crowd(CLIENTS, now_ms).load)
+    store.use(StorePopulation(CLIENTS, now_ms).load)
     bulk = open_bulk(store.place.place)
     assert isinstance(bulk, DynamoBulk)
     calls: Counter[str] = Counter()
@@ -137,7 +137,7 @@ def test_the_index_of_dynamodb_leads_to_whom_a_scan_finds(
         bulk.close()
 
     assert by_index == scanned
-    assert len(scanned) == len(Crowd(CLIENTS, now_ms).stale())
+    assert len(scanned) == len(StorePopulation(CLIENTS, now_ms).stale())
     assert calls["Scan"] == 0
     assert calls["Query"] >= AWAY_MONTHS * 24 * 11
     assert len(scanned) <= calls["user agents"] < CLIENTS

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipeline.load import Load
 from tests.pipeline.server_actions import differences
-from tests.pipeline.store_population import Crowd
+from tests.pipeline.store_population import StorePopulation
 from tests.pipeline.store_servers import KINDS, StoreUnderTest, everything, fresh_url, truth
 from tests.pipeline.test_moving_stores import dual_url
 from tests.servers.bigtable import bigtable_emulator  # noqa: F401 a fixture
@@ -55,16 +55,16 @@ def test_audit_and_purge_of_a_hundred_thousand(
     kind: str, ctx: Context, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     store = StoreUnderTest(fresh_url(kind, request), tmp_path / "place")
-    crowd = Crowd(CLIENTS, ctx.clock.now_ms())
-    timed(f"{kind} load", lambda: store.use(crowd.load))
+    population = StorePopulation(CLIENTS, ctx.clock.now_ms())
+    timed(f"{kind} load", lambda: store.use(population.load))
     keeps = kind != "postgres"
 
     found = timed(f"{kind} audit", lambda: audit.run(ctx, store.place))
-    assert {one.kind: one.rows for one in found} == crowd.audit(orphans=keeps)
-    stale = crowd.stale()
+    assert {one.kind: one.rows for one in found} == population.audit(orphans=keeps)
+    stale = population.stale()
     marked = timed(f"{kind} purge mark", lambda: purge.mark(ctx, store.place))
     assert marked.candidates == len(stale)
-    store.use(lambda opened: crowd.come_back(opened, stale[0], crowd.now_ms))
+    store.use(lambda opened: population.come_back(opened, stale[0], population.now_ms))
     assert isinstance(ctx.clock, ManualClock)
     ctx.clock.advance(86_401)
     assert timed(f"{kind} purge confirm", lambda: purge.confirm(ctx, store.place)).unchanged == (
@@ -75,8 +75,8 @@ def test_audit_and_purge_of_a_hundred_thousand(
     )
     assert deleted.removed == len(stale) - 1
     gone = set(stale[1:])
-    left = [number for number in range(crowd.size) if number not in gone]
-    assert everything(store) == truth(crowd, left)
+    left = [number for number in range(population.size) if number not in gone]
+    assert everything(store) == truth(population, left)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_a_hundred_thousand_move_under_load(
     """Servers work on both stores as one (`dual:`) while Spark copies and compares."""
     source = StoreUnderTest(fresh_url(source_kind, request), tmp_path / "source")
     target = StoreUnderTest(fresh_url(target_kind, request), tmp_path / "target")
-    crowd = Crowd(CLIENTS, ctx.clock.now_ms(), orphans=0)
-    source.use(crowd.load)
-    load = Load(dual_url(source, target), tmp_path, crowd, active=CLIENTS // 100, seed=7)
+    population = StorePopulation(CLIENTS, ctx.clock.now_ms(), orphans=0)
+    source.use(population.load)
+    load = Load(dual_url(source, target), tmp_path, population, active=CLIENTS // 100, seed=7)
     move = Move(COPIER, source.place, target.place, "soak")
     load.start()
     assert load.begun.wait(60)

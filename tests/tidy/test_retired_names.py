@@ -193,6 +193,7 @@ MOVED_MODULES = {
     "pipeline/job": "pipeline/job_context",
     "pipeline/sources/pace": "pipeline/sources/rate_limit",
     "pipeline/jobs/conn": "pipeline/jobs/connections",
+    "pipeline/transforms/declared": "pipeline/transforms/output_schema",
 }
 # Package below src/waystation -> its retired classes -> module and class now.
 RENAMED_CLASSES = {
@@ -263,6 +264,9 @@ RENAMED_CLASSES = {
         "Taps": "storage/embedded/queue_change_feed.ChangeFeed",
         "Terms": "storage/embedded/queue_changes.AppendTerms",
         "Waiting": "storage/bulk_rows.StoredNotification",
+    },
+    "pipeline": {
+        "Fate": "pipeline/traffic.MessageKind",
     },
     "base": {
         "OriginLimit": "base/address_limit.AddressLimit",

@@ -1,1 +1,1 @@
-"""What happened to every message: Spark jobs over the event log and the stores."""
+"""Spark jobs over the event log and the stores: outcome of every message, load, audits, reports."""

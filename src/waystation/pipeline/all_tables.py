@@ -22,14 +22,14 @@ TABLES: Mapping[str, TableSpec] = {
 
 
 def consumers(table: str) -> list[tuple[TableSpec, str]]:
-    """Who reads a table: where each keeps its progress, and under which name."""
+    """The jobs that read a table: the table with each job's progress, and the progress name."""
     return [
         (spec, job) for spec in TABLES.values() for job, source in spec.inputs if source == table
     ]
 
 
 def keep_days(spec: TableSpec, settings: Pipeline) -> int:
-    """How long rows of a table are kept; what a person has set goes before what it says itself."""
+    """How long rows of a table are kept; a setting overrides the table's default."""
     if spec.name in {EVENTS.name, QUARANTINE.name}:
         return settings.events_keep_days
     if spec.name in {MSG.name, MSG_INC.name}:

@@ -1,6 +1,6 @@
-"""Plans what one commit of `ingest` takes: segments, or offset ranges of a Kafka topic.
+"""Plans the input of one `ingest` commit: segments, or offset ranges of a Kafka topic.
 
-Either kind of batch states how many lines it holds and where the next batch begins.
+Both kinds of batch state the number of lines and where the next batch begins.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,40 +20,40 @@ from waystation.pipeline.transforms import intake
 from waystation.telemetry.kafka_topic import KafkaTopic
 from waystation.telemetry.segments import seal_abandoned
 
-Done = Callable[[str], int | None]  # the progress of a name
+Done = Callable[[str], int | None]  # name -> committed progress
 
 
 class Batch(Protocol):
-    count: int  # segments, or ranges of offsets; 0: there is nothing new
-    lines: int  # it is said to have
+    count: int  # segments, or offset ranges; 0: nothing new
+    lines: int  # according to the source
 
     def problems(self) -> list[Check]:
-        """What was wrong already when it was planned; it says what was left out for it."""
+        """Problems found while planning, and what was left out because of them."""
         ...
 
     def progress(self) -> dict[str, int]:
-        """How far the lake is with it."""
+        """The progress of the lake after this batch."""
         ...
 
     def beyond(self, done: Done) -> "Batch":
-        """Without what a table has already."""
+        """The batch without the parts that a table already has."""
         ...
 
     def read(self, seen: Callable[[Source], int], again: Sequence[Source]) -> DataFrame:
-        """Its lines, not yet judged. `seen` is the greatest sequence number that the lake has, and
-        `again` are those of which a first reading brought such numbers once more."""
+        """Its lines, unchecked. `seen` gives the greatest sequence number in the lake; `again` are
+        the sources whose first read repeated such numbers."""
         ...
 
     def blank(self) -> list[dict[str, Any]]:
-        """Rows of `quarantine` for lines that `read` passes over, for there is nothing in them."""
+        """Rows of `quarantine` for blank lines, which `read` skips."""
         ...
 
     def checks(self, lines: int) -> list[Check]:
-        """Of so many lines, blank ones included, were read."""
+        """Checks of the number of lines read, blank ones included."""
         ...
 
     def sealed_at_us(self) -> Mapping[Source, int]:
-        """When the newest segments were sealed."""
+        """Time at which each source's newest segment was sealed."""
         ...
 
 
@@ -97,7 +97,7 @@ class SegmentBatch:
         return SegmentBatch(self._ctx, msgspec.structs.replace(self._found, taken=taken))
 
     def read(self, seen: Callable[[Source], int], again: Sequence[Source]) -> DataFrame:
-        assert not again, "whose numbers come again shows in the names of files"
+        assert not again, "file names already show repeated numbers"
         rows = [
             (
                 segments.file_key(one.segment),
@@ -191,7 +191,7 @@ class KafkaBatch:
         )
 
     def blank(self) -> list[dict[str, Any]]:
-        return []  # a record without a value is a line like any other
+        return []  # a record without a value counts as a line
 
     def checks(self, lines: int) -> list[Check]:
         return [

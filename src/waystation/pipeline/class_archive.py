@@ -30,18 +30,18 @@ import msgspec
 
 from waystation.pipeline.java import Java
 
-FORM = 1  # raised when what is trained changes so much that old archives should go
-KEPT = 2  # one has about 190 MB
+FORM = 1  # incremented when changed training makes old archives useless
+KEPT = 2  # archives of about 190 MB each
 RETRY_AFTER_S = 3600.0
-AOT_SINCE = 25  # this Java has a form of its own, which rests on nothing
+AOT_SINCE = 25  # since this Java: an AOT cache, which needs no base archive
 BELOW = Path("lib", "server", "classes.jsa")
 TRAINING = "waystation.pipeline.class_training"
 
-_PLAIN = re.compile(r"[\w./+@~-]+")  # no blank, and no colon: paths are listed with it
+_PLAIN = re.compile(r"[\w./+@~-]+")  # no blank, and no colon, which separates paths
 
 
 class ClassArchive(msgspec.Struct, frozen=True):
-    """The place of one archive; whether it is there, `file` says."""
+    """The path of one archive, which may not exist; see `file`."""
 
     folder: Path
     java: Java
@@ -50,12 +50,12 @@ class ClassArchive(msgspec.Struct, frozen=True):
 
     @property
     def configuration(self) -> Path:
-        """Empty, and first on Spark's class path, which must be the same each time."""
+        """An empty folder, first on Spark's class path, which must be constant."""
         return self.folder / "conf"
 
     @property
     def unfinished(self) -> Path:
-        """Where the one that is being written lies, and what its writer leaves about."""
+        """Folder of an archive that is being written, and of its writer's temporary files."""
         return self.folder / f"{self.key}.unfinished"
 
     @property
@@ -63,7 +63,7 @@ class ClassArchive(msgspec.Struct, frozen=True):
         return self.folder / "lock"
 
     def file(self) -> Path | None:
-        """The archive, if it is there in its full length."""
+        """The archive, if it exists with its full length."""
         for found in self.folder.glob(f"{self.key}.*.archive"):
             length = found.name.split(".")[1]
             if length.isdigit() and found.stat().st_size == int(length):
@@ -71,11 +71,11 @@ class ClassArchive(msgspec.Struct, frozen=True):
         return None
 
     def reading(self) -> list[str]:
-        """Java options of a session that uses it; none where there is none."""
+        """Java options of a session that uses the archive; none without an archive."""
         with contextlib.suppress(OSError):
             found = self.file()
             if found is not None:
-                os.utime(found)  # the oldest go first
+                os.utime(found)  # `keep` deletes the oldest
                 return self._options("AOTCache", "SharedArchiveFile", found)
         return []
 
@@ -85,13 +85,13 @@ class ClassArchive(msgspec.Struct, frozen=True):
 
     def _options(self, aot: str, classic: str, path: Path) -> list[str]:
         new = self.java.version >= AOT_SINCE
-        # What the JVM has to say about an archive would come on stdout, among results.
+        # The JVM would print messages about an archive to stdout, among results.
         quiet = ["-Xlog:disable", f"-Xlog:all=error{',aot*=off' if new else ''}:stderr"]
         return [f"-XX:{aot if new else classic}={path}", "-XX:+VerifySharedSpaces", *quiet]
 
     def write_later(self) -> bool:
-        """Starts the process of rule 2 if there is no archive and one has not just been at it;
-        tells whether it did."""
+        """Starts the process of rule 2 unless an archive exists or was tried recently; returns
+        whether it did."""
         with contextlib.suppress(OSError):
             lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -112,9 +112,9 @@ class ClassArchive(msgspec.Struct, frozen=True):
         return False
 
     def _start(self, lock: int) -> None:
-        """The shell ends at once, so that nobody has a child to wait for; the lock stays with the
-        process that it leaves behind."""
-        for left in self.folder.glob("*.unfinished"):  # by one that was killed
+        """The shell ends at once, so this process has no child to wait for; the background process
+        inherits the lock."""
+        for left in self.folder.glob("*.unfinished"):  # of a killed writer
             shutil.rmtree(left, ignore_errors=True)
         self.unfinished.mkdir()
         subprocess.run(  # noqa: S603 our own module
@@ -133,7 +133,7 @@ class ClassArchive(msgspec.Struct, frozen=True):
         )
 
     def keep(self, written: Path) -> None:
-        """Takes what was written for the archive (rule 3), and lets older ones go."""
+        """Installs the written archive (rule 3), and deletes older ones."""
         with written.open("rb") as file:
             os.fsync(file.fileno())
         written.rename(self.folder / f"{self.key}.{written.stat().st_size}.archive")
@@ -145,7 +145,7 @@ class ClassArchive(msgspec.Struct, frozen=True):
 
 
 def find(java: Java, jars: Path, env: Mapping[str, str]) -> ClassArchive | None:
-    """The archive's place in the cache folder of the user; None: there can be none (rule 4)."""
+    """The archive's path in the user's cache folder; None if none is possible (rule 4)."""
     with contextlib.suppress(OSError, RuntimeError):  # no home is a RuntimeError
         caches = Path(env["XDG_CACHE_HOME"]) if env.get("XDG_CACHE_HOME") else _caches()
         folder = caches / "waystation" / "spark"
@@ -172,7 +172,7 @@ def _ours(folder: Path) -> bool:
 
 
 def _key(java: Java, jars: Path, folder: Path) -> str:
-    """Also of when and how long, since the JVM compares that of each jar."""
+    """Includes time and size of each jar, because the JVM compares them."""
     told = [str(FORM), str(java.home), str(jars), str(folder)]
     for path in (java.home / "release", java.home / "lib" / "modules", *sorted(jars.iterdir())):
         with contextlib.suppress(FileNotFoundError):

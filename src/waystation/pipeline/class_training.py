@@ -20,13 +20,13 @@ from waystation.pipeline.delta_table import local_frame
 from waystation.pipeline.schema import columns
 
 ROWS: Final = 1000
-LIMIT_S: Final = 900  # at the lowest priority, beside others who use all cores
+LIMIT_S: Final = 900  # long, because it runs at the lowest priority
 LOWEST: Final = 19
 
 
 def main(java_home: str) -> None:
     os.nice(LOWEST)
-    signal.alarm(LIMIT_S)  # ends this process, and with it the JVM
+    signal.alarm(LIMIT_S)  # ends this process and its JVM
     archive = session.archive_for(Path(java_home))
     if archive is None:
         return
@@ -37,7 +37,7 @@ def main(java_home: str) -> None:
 
 
 def train(archive: ClassArchive) -> None:
-    """A session that ends in an archive."""
+    """Runs a session whose JVM writes the archive at its end."""
     folder = archive.unfinished
     written = folder / "written"
     wanted = [*session.options("test", folder), *archive.writing(written)]
@@ -47,16 +47,16 @@ def train(archive: ClassArchive) -> None:
         java=archive.java.home,
     )
     try:
-        practise(spark, folder)
+        run_typical_operations(spark, folder)
     finally:
         end(spark)
     if written.exists():
         archive.keep(written)
 
 
-def practise(spark: SparkSession, folder: Path) -> None:
-    """What nearly every job does. The jobs themselves load a tenth more and take three times as
-    long."""
+def run_typical_operations(spark: SparkSession, folder: Path) -> None:
+    """Runs the operations that nearly every job uses. The jobs themselves would load a tenth more
+    classes and take three times as long."""
     lines, rows = str(folder / "lines"), str(folder / "rows")
     frame = spark.range(ROWS).selectExpr(
         "id", "id % 7 AS part", "hex(id) AS name", "id / 3 AS share"
@@ -76,8 +76,8 @@ def practise(spark: SparkSession, folder: Path) -> None:
 
 
 def end(spark: SparkSession) -> None:
-    """Waits for the JVM, which writes the archive last of all."""
-    # pyspark has no other way to the process that it started
+    """Waits for the JVM, which writes the archive at its end."""
+    # pyspark has no public access to its process
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     spark.stop()
     gateway.shutdown()

@@ -25,14 +25,14 @@ class DataFile(msgspec.Struct, frozen=True):
     size_bytes: int
     rows: int
     partition: dict[str, str | None]
-    least: int | str | None = None  # of the table's statistics column
+    least: int | str | None = None  # minimum of the table's statistics column
     greatest: int | str | None = None
 
     def __hash__(self) -> int:
         return hash(self.path)
 
     def lies_in(self, **values: set[str]) -> bool:
-        """Whether its partition has one of these values for each of these columns."""
+        """Whether its partition columns have one of these values each."""
         return all(self.partition.get(name) in wanted for name, wanted in values.items())
 
 
@@ -81,14 +81,14 @@ def commit_name(version: int) -> str:
 
 
 class CommitLog:
-    """Reads commits through `read`, which gives a file's bytes or None if it is not there."""
+    """Reads commits through `read`, which returns a file's bytes, or None if it does not exist."""
 
     def __init__(self, read: Callable[[str], bytes | None], stats_column: str) -> None:
         self._read = read
         self._column = stats_column
 
     def between(self, since: int, until: int) -> Iterator[Added | Removed]:
-        """What the commits since+1 … until added and removed, in their order."""
+        """Files that the commits since+1 … until added and removed, in order."""
         for version in range(since + 1, until + 1):
             data = self._read(commit_name(version))
             if data is None:

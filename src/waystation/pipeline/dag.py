@@ -29,13 +29,13 @@ from waystation.pipeline.jobs import (
 
 
 class UnknownJobError(RejectedError):
-    """There is no such job or table."""
+    """A job or table name is unknown."""
 
     label = "unknown_job"
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A job, and the tables that are current when it has run."""
+    """A job, and the tables that it updates."""
 
     name: str
     run: Callable[[Context, Days], JobResult]
@@ -64,7 +64,7 @@ STEPS = (
 def chosen(
     steps: Sequence[Step], *, only: Iterable[str] = (), until: str | None = None
 ) -> list[Step]:
-    """The steps that were asked for, in their own order."""
+    """The requested steps, in the order of execution."""
     names = [step.name for step in steps]
     wanted = set(only)
     unknown = sorted(wanted - set(names))
@@ -83,7 +83,7 @@ def chosen(
 def run_steps(
     ctx: Context, steps: Sequence[Step], day: dt.date | None = None
 ) -> Iterator[JobResult]:
-    """Runs them one after the other. `day` computes that day anew, whatever was done before."""
+    """Runs the steps in order. `day` recomputes that day, independent of the progress."""
     days = None if day is None else [day]
     for step in steps:
         yield attempt(ctx, lambda ctx, step=step: step.run(ctx, days))

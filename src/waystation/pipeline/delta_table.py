@@ -42,11 +42,11 @@ _CONFIGURATION = {
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 7 days",
-    "delta.enableExpiredLogCleanup": "false",  # `vacuum` trims the log, when all have read it
+    "delta.enableExpiredLogCleanup": "false",  # `vacuum` trims the log when all have read it
 }
 
-# Called with "planned", "written", "committing" or "committed", and the table's name: where tests
-# let a job die.
+# Called with "planned", "written", "committing" or "committed", and the table's name, so that tests
+# can kill a job at these points.
 Hook = Callable[[str, str], None]
 
 
@@ -83,7 +83,7 @@ class Lake:
 
 
 class Table:
-    """One table; `open` makes it if there is none."""
+    """One table; `open` creates it if necessary."""
 
     def __init__(self, lake: Lake, spec: TableSpec) -> None:
         self.lake = lake
@@ -103,8 +103,8 @@ class Table:
         return Handle(self, delta)
 
     def complete(self) -> "Handle":
-        """`open`, and a column that the specification has gained is added in a commit of its own,
-        before any row."""
+        """Like `open`; also adds new columns of the specification in a separate commit before any
+        row."""
         handle = self.open()
         missing = set(self.spec.schema.names) - set(handle.column_names())
         if not missing:
@@ -122,13 +122,13 @@ class Table:
                 configuration=_CONFIGURATION,
             )
         except DeltaError:
-            # Two may come here at once; the one that is second finds the other's table.
+            # Two processes may create it at once; the second one finds the table.
             if not self.exists():
                 raise
 
 
 class Handle:
-    """One version of a table, and the way to the next."""
+    """One version of a table, and the commits on top of it."""
 
     def __init__(self, table: Table, delta: DeltaTable) -> None:
         self.table = table
@@ -155,8 +155,8 @@ class Handle:
         return {value for file in self._all_files() if (value := file.partition[name]) is not None}
 
     def added(self, since: int) -> list[DataFile]:
-        """Files with new data of the commits after `since`, up to this version, even if they are
-        removed again by now. Raises `HistoryGoneError` when the log does not reach back."""
+        """Files with new data of the commits after `since`, up to this version, even if later
+        removed. Raises `HistoryGoneError` if the log does not reach back to `since`."""
         changes = self.changes(since)
         return [one.file for one in changes if isinstance(one, Added) and one.changes_data]
 
@@ -167,11 +167,11 @@ class Handle:
         return self.frame(self.files(**partitions))
 
     def frame(self, files: Sequence[DataFile]) -> DataFrame:
-        """The rows of these files with partition columns; none gives an empty frame."""
+        """The rows of these files with partition columns; an empty frame for no files."""
         return read_files(self._lake.spark, self.table, files)
 
     def files_with(self, condition: Column) -> dict[DataFile, int]:
-        """Files of this version in which rows meet a condition, and how many do."""
+        """Files of this version with rows that meet a condition, and the number of such rows."""
         files = self.files()
         if not files:
             return {}
@@ -191,8 +191,8 @@ class Handle:
         }
 
     def write(self, frame: DataFrame, run: str) -> list[DataFile]:
-        """Has Spark write the frame's data columns below data/RUN, and returns what came of it.
-        Rows are shuffled to the partition they belong to, so that each gets few files."""
+        """Writes the frame's data columns below data/RUN with Spark; returns the files. Rows are
+        shuffled by partition, so that each partition gets few files."""
         spec = self.spec
         names = spec.partition_names
         derived = {column.name: column.derive() for column in spec.partitions}
@@ -210,24 +210,24 @@ class Handle:
     def write_rows(
         self, rows: Sequence[Mapping[str, Any]], run: str, partition: Mapping[str, str]
     ) -> list[DataFile]:
-        """As `write`, for a few rows of one partition, without a Spark job."""
+        """Like `write`, for few rows of one partition, without a Spark job."""
         names = "/".join(f"{name}={value}" for name, value in partition.items())
         path = f"{self.folder(run)}/{names}/part-0.zstd.parquet"
         self.table.files.write_rows(path, rows, self.spec.data)
         return self.staged(run)
 
     def folder(self, run: str) -> str:
-        """Where a run's files go, below the table's root."""
+        """The folder of a run's files, below the table's root."""
         return f"data/{run}"
 
     def staged(self, run: str) -> list[DataFile]:
-        """What a run wrote, by `write` or on its own into `folder`; told once it is all there."""
+        """The files of a run, written by `write` or directly into `folder`; call when complete."""
         found = self._found(self.folder(run))
         self._lake.at("written", self.spec.name)
         return found
 
     def append(self, staged: Sequence[DataFile], run: str, progress: Mapping[str, int]) -> None:
-        """Commits new data together with the progress that made it."""
+        """Commits new data and the job's progress together."""
         self._commit([self._add(file, changes=True) for file in staged], run, progress)
 
     def swap(
@@ -237,7 +237,7 @@ class Handle:
         run: str,
         progress: Mapping[str, int] | None = None,
     ) -> None:
-        """Commits the exchange of files for others, under the fence of rule 3."""
+        """Replaces files by others in one commit, with the fence of rule 3."""
         now_ms = self._now_ms()
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(file.path, False, now_ms, file.size_bytes, dict(file.partition))
@@ -250,18 +250,18 @@ class Handle:
     def replace(
         self, values: Iterable[str], frame: DataFrame, run: str, progress: Mapping[str, int]
     ) -> list[DataFile]:
-        """Recomputed partitions for the old ones: writes the frame and swaps it for everything in
-        these values of the first partition column. What gold jobs do."""
+        """Writes the frame and swaps it for all files with these values of the first partition
+        column. Used by jobs that recompute whole days."""
         name = self.spec.partition_names[0]
         wanted = set(values)
         staged = self.write(frame, run)
         strange = {file.partition[name] for file in staged} - wanted
-        assert not strange, f"rows outside of the partitions to be replaced: {strange}"
+        assert not strange, f"rows outside the replaced partitions: {strange}"
         self.swap(self.files(**{name: wanted}), staged, run, progress)
         return staged
 
     def add_columns(self, missing: Iterable[str]) -> None:
-        """Widens the table in a commit of its own; older files yield nulls."""
+        """Adds columns in a separate commit; older files yield nulls."""
         fields = Schema.from_json(self.spec.schema.json()).fields
         self._delta.alter.add_columns([field for field in fields if field.name in set(missing)])
 
@@ -271,13 +271,13 @@ class Handle:
         return min(int(name[:20]) for name in names if name[20:] == ".json")
 
     def trim_log(self) -> None:
-        """Drops commits past their retention; what they added up to is kept in a checkpoint."""
+        """Drops commits past their retention; a checkpoint keeps the resulting state."""
         if self.version > 0:
             self._delta.create_checkpoint()
             self._delta.cleanup_metadata()
 
     def discard(self, run: str) -> None:
-        """Deletes what a run staged, when its commit did not come about."""
+        """Deletes the staged files of a run without a commit."""
         self.table.files.delete_folder(self.folder(run))
 
     def _commit(
@@ -382,7 +382,7 @@ def _bare(spark: SparkSession, table: Table, files: Sequence[DataFile]) -> DataF
 def local_frame(
     spark: SparkSession, rows: Sequence[Sequence[Any]], schema: StructType
 ) -> DataFrame:
-    """A frame from rows on the driver; few of them."""
+    """A frame from few rows on the driver."""
     return spark.createDataFrame(rows, schema)  # pyright: ignore[reportUnknownMemberType]
 
 

@@ -19,17 +19,17 @@ from waystation.pipeline.job_context import Context, JobResult
 from waystation.pipeline.schema import EVENTS, TableSpec
 
 Days = Sequence[dt.date] | None
-SETTLED_AFTER_US = 120_000_000  # events of a moment may arrive this much later than others
+SETTLED_AFTER_US = 120_000_000  # events of one instant may arrive this much apart
 
 
 def newest_us(events: Handle) -> int:
-    """The pipeline's own `now`: what the events say, so that a second run says the same."""
+    """The pipeline's `now`: the newest event time, so that a repeated run gives the same result."""
     newest = [file.greatest for file in events.files() if isinstance(file.greatest, int)]
     return max(newest, default=0) - SETTLED_AFTER_US
 
 
 class DaysRun:
-    """One run of a job that computes days of some tables from one input."""
+    """One run of a job that computes days of its output tables from one input."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class DaysRun:
         return sorted(dt.date.fromisoformat(day) for day in days if day is not None)
 
     def due_in_a_row(self, *, newest_again: bool = False) -> list[dt.date]:
-        """As `due`, with every later day that there is: each begins with what the last one left.
+        """Like `due`, plus every later day, because each day starts from the previous one's result.
 
-        `newest_again`: also the newest day that was computed. Who judges by the pipeline's `now`
-        saw less of that day than there is to be seen when time has gone on.
+        `newest_again`: also recompute the newest day, for jobs that depend on the pipeline's
+        `now`, which has advanced since.
         """
         due = self.due()
         if not due or self._asked is not None:
@@ -89,7 +89,7 @@ class DaysRun:
         return self.source.frame(files)
 
     def before(self, spec: TableSpec, day: dt.date) -> DataFrame:
-        """The rows of the date before `day`: as computed in this run, or as the table has them."""
+        """The rows of the date before `day`, from this run or from the table."""
         handle = self.outputs[spec.name]
         yesterday = (day - dt.timedelta(days=1)).isoformat()
         if yesterday in self._days:
@@ -99,18 +99,18 @@ class DaysRun:
         return handle.read(**{spec.partition_names[0]: {yesterday}})
 
     def put(self, spec: TableSpec, frame: DataFrame, day: dt.date | None = None) -> DataFrame:
-        """Writes a day of an output, or all of them at once; returns it as it was written."""
+        """Writes one day of an output, or all days at once; returns the written frame."""
         handle = self.outputs[spec.name]
         staged = handle.write(frame, f"{self.name}/{day.isoformat() if day else 'days'}")
         self._staged[spec.name] += staged
         return handle.frame(staged)
 
     def done(self, *days: dt.date) -> None:
-        """All outputs of these days are written."""
+        """Call when all outputs of these days are written."""
         self._days |= texts(days)
 
     def commit(self, progress: int | None = None) -> JobResult:
-        """Exchanges the days in every table (rule 2)."""
+        """Replaces the days in every table (rule 2)."""
         moved = {self.job: self.source.version if progress is None else progress}
         for name, handle in self.outputs.items():
             old = handle.files(**{handle.spec.partition_names[0]: self._days})

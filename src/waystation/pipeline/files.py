@@ -1,7 +1,7 @@
 """The files below a table's root, on a disk or in an object store.
 
-Spark writes and reads data files by itself; this is for what the driver does: listing what a run
-wrote, reading footers and commits, writing a handful of rows, deleting.
+Spark reads and writes data files itself. The driver uses this module to list the files of a run, to
+read footers and commits, to write a few rows, and to delete files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from pyspark.sql.types import StructType
 
-# Modules without types: what comes out of them is given one here, and nowhere else.
+# Modules without type hints; only this module annotates their results.
 _arrow: Any = import_module("pyarrow")
 _filesystems: Any = import_module("pyarrow.fs")
 _parquet: Any = import_module("pyarrow.parquet")
-_spark_types: Any = import_module("pyspark.sql.pandas.types")  # its name only: it needs no pandas
+_spark_types: Any = import_module("pyspark.sql.pandas.types")  # only its name mentions pandas
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Footer(msgspec.Struct, frozen=True):
 
 
 class Files:
-    """Paths are relative to `root`, which is a folder or the URL of an object store."""
+    """Paths are relative to `root`, a folder or the URL of an object store."""
 
     def __init__(self, root: str) -> None:
         self.root = root if "://" in root else str(Path(root).absolute())
@@ -50,7 +50,7 @@ class Files:
             return None
 
     def below(self, folder: str) -> Iterator[Found]:
-        """Every file below a folder, in no order; nothing if there is no such folder."""
+        """Every file below a folder, unordered; none if the folder does not exist."""
         selector = _filesystems.FileSelector(folder, recursive=True, allow_not_found=True)
         for info in self._files.get_file_info(selector):
             if info.is_file:
@@ -61,7 +61,7 @@ class Files:
         return [info.path for info in self._files.get_file_info(selector) if not info.is_file]
 
     def delete(self, path: str) -> bool:
-        """Whether it was there."""
+        """Returns whether the file existed."""
         try:
             self._files.delete_file(path)
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class Files:
             self._files.delete_dir(folder)
 
     def footer(self, path: str, column: str) -> Footer:
-        """Rows of a Parquet file, and the range of a column where its statistics tell."""
+        """Row count of a Parquet file, and the range of a column if the statistics have it."""
         metadata = _parquet.read_metadata(path, filesystem=self._files)
         names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
         if column not in names:
@@ -91,13 +91,13 @@ class Files:
         )
 
     def write_rows(self, path: str, rows: Sequence[Mapping[str, Any]], schema: StructType) -> int:
-        """A small Parquet file from rows on the driver; its size. No Spark job for ten rows."""
+        """Writes a small Parquet file from rows on the driver; returns its size."""
         self._files.create_dir(path.rpartition("/")[0], recursive=True)
         table = _arrow.Table.from_pylist(list(rows), schema=_spark_types.to_arrow_schema(schema))
         _parquet.write_table(table, path, filesystem=self._files, compression="zstd")
         return self._files.get_file_info(path).size
 
     def write_table(self, path: str, table: Any, **coding: Any) -> None:
-        """A Parquet file from Arrow columns, coded as `coding.arrow_options` has it."""
+        """Writes a Parquet file from Arrow columns, with `parquet_options.arrow_options`."""
         self._files.create_dir(path.rpartition("/")[0], recursive=True)
         _parquet.write_table(table, path, filesystem=self._files, **coding)

@@ -1,14 +1,14 @@
 """Forecasts the load of one resource: a trend, a weekly profile and quantile bands.
 
-Plain Python on hourly counts; a few thousand numbers need no cluster.
+Plain Python on hourly counts, because a few thousand numbers need no Spark.
 
 Rule 1: with at least `DAYS_MIN` days, ln(1 + n) = trend · t + factor of the hour of the week, by
         least squares. Subtracting the mean of each hour of the week from both sides first gives the
         same trend without a large system of equations.
 Rule 2: with fewer days there is no trend, only the mean of each hour of the day.
 Rule 3: the bands are the 10 %, 50 % and 90 % quantiles of the residuals, added before exp.
-Rule 4: the model is tried on the last week. If it does worse there than "as a week ago", that naive
-        model replaces it.
+Rule 4: the model is tested on the last week. If its error is larger than that of "same as a week
+        ago", that naive model replaces it.
 """
 
 import math
@@ -24,7 +24,7 @@ BANDS = (0.1, 0.5, 0.9)
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """Sums of a day to come, by band."""
+    """Forecast sums of one day, by band."""
 
     days_ahead: int
     p10: float
@@ -34,14 +34,14 @@ class Outlook(msgspec.Struct, frozen=True):
 
 class Forecast(msgspec.Struct, frozen=True):
     model: str  # trend, mean or week_ago
-    mape: float | None  # of the chosen model over the last week, if it could be tried
+    mape: float | None  # error of the chosen model over the last week, if testable
     naive_mape: float | None
-    growth_per_day: float  # 0.01 is one hundredth more every day
+    growth_per_day: float  # 0.01: 1 % growth per day
     days: tuple[Outlook, ...]
 
 
 class _Fit(msgspec.Struct, frozen=True):
-    trend: float  # of ln(1 + n) in an hour
+    trend: float  # change of ln(1 + n) per hour
     factors: Mapping[int, float]
     period: int
 
@@ -50,7 +50,7 @@ class _Fit(msgspec.Struct, frozen=True):
 
 
 def forecast(hours: Sequence[int], *, horizon_days: int = HORIZON_DAYS) -> Forecast:
-    """From counts of hours in a row, beginning with the first hour of a day."""
+    """Forecast from consecutive hourly counts that begin with the first hour of a day."""
     assert len(hours) % 24 == 0, "whole days"
     logs = [math.log1p(count) for count in hours]
     enough = len(hours) >= DAYS_MIN * 24
@@ -58,7 +58,7 @@ def forecast(hours: Sequence[int], *, horizon_days: int = HORIZON_DAYS) -> Forec
     mape = naive = None
     if enough:
         known = len(hours) - WEEK_H
-        # Of the weeks before: a trend needs two of them, else the rhythm must do.
+        # From the weeks before; a trend needs two of them, otherwise only the profile is used.
         tried = _fit(logs[:known], WEEK_H, trend=known >= DAYS_MIN * 24)
         week = range(known, len(hours))
         mape = _mape([math.expm1(tried.log(at)) for at in week], hours[known:])
@@ -123,7 +123,7 @@ def _outlook(
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Between the two values around the place, as SQL's `percentile`."""
+    """Interpolated quantile, like SQL's `percentile`."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low, high = math.floor(place), math.ceil(place)

@@ -1,6 +1,6 @@
-"""Synthetic events by Spark: the rows of `traffic`, as many as a disk holds.
+"""Generates synthetic events with Spark: the rows of `traffic`, in any number.
 
-Every task makes a slice of the messages by the column (`traffic_columns`); `traffic.rows` gives the
+Every task computes a slice of the messages by column (`traffic_columns`); `traffic.rows` gives the
 same rows one at a time.
 """
 
@@ -19,7 +19,7 @@ from waystation.telemetry import contract
 
 NAME = "generate"
 SEGMENT_EVENTS = 200_000
-SLICE_EVENTS = 2_000_000  # what one task makes at a time, and holds in memory
+SLICE_EVENTS = 2_000_000  # that one task computes at a time, in memory
 
 
 def events(
@@ -34,7 +34,7 @@ def _slices(traffic: Traffic) -> int:
 
 
 def to_lake(ctx: Context, traffic: Traffic) -> JobResult:
-    """Straight into `events`, without segments; a second time changes nothing."""
+    """Writes directly to `events`, without segments; a repeated run changes nothing."""
     handle = ctx.lake.table(EVENTS).open()
     app = f"generate/{traffic.seed}"
     if (handle.progress(app) or 0) >= traffic.messages:
@@ -50,8 +50,8 @@ def to_lake(ctx: Context, traffic: Traffic) -> JobResult:
 
 
 def to_segments(ctx: Context, traffic: Traffic, spool: Path) -> JobResult:
-    """As the nodes would have written them: a folder a node, sealed files, sequence numbers
-    without gaps."""
+    """Writes segments as nodes do: a folder per node, sealed files, sequence numbers without
+    gaps."""
     part = spool / ".making"
     names = list(contract.COLUMNS)
     lines = events(ctx.spark, traffic).select(

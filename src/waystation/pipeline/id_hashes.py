@@ -1,4 +1,4 @@
-"""Hashes under which the ids of clients appear in the lake, for `forget`.
+"""Computes the hashes of client ids in the lake, for `forget`.
 
 An id may name a user agent, a channel, a queue, a party, a client or a session: it is hashed as
 each of them. A hash key is used for one calendar quarter, so an id has one hash for each quarter
@@ -16,7 +16,7 @@ COLUMNS = ("uah", "chh", "qh", "party", "cli", "sess")
 def hashes_of(
     ids: Iterable[str], master: bytes, now_ms: int, keep_days: int
 ) -> dict[str, set[int]]:
-    """Column -> every value that these ids can have there."""
+    """Column -> every value that these ids can have in it."""
     hashes = EventHashes(master)
     found: dict[str, set[int]] = {name: set() for name in COLUMNS}
     moments = [now_ms - days * DAY_MS for days in range(0, keep_days + 31, 30)]

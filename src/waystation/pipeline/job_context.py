@@ -27,7 +27,7 @@ TRIES = 3
 
 
 class Context(msgspec.Struct, frozen=True):
-    """A job's surroundings; tests hand over small ones."""
+    """Session, lake, clock and settings of a job."""
 
     spark: SparkSession
     lake: Lake
@@ -36,11 +36,11 @@ class Context(msgspec.Struct, frozen=True):
     log: FilteringBoundLogger = msgspec.field(default_factory=lambda: logs.get("pipeline"))
 
     def new_run(self) -> str:
-        """A name for one attempt: its files lie below it, and its commit carries it."""
+        """Name of one attempt: the folder of its files, recorded in its commit."""
         return f"{self.clock.now_us()}-{secrets.token_hex(4)}"
 
     def today(self) -> str:
-        """The UTC date: the partition of what a job writes down about itself."""
+        """The UTC date: the partition of a job's own records."""
         return datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC).date().isoformat()
 
 
@@ -63,7 +63,7 @@ def noop(job: str, **inputs: int) -> JobResult:
 
 
 def attempt(ctx: Context, job: Callable[[Context], JobResult]) -> JobResult:
-    """Runs a job, again when a rival was quicker, and adds what it took (rule 3)."""
+    """Runs a job, repeats it after a lost commit (rule 3), and adds the time used."""
     wall, cpu = time.monotonic(), cpu_seconds()
     for left in reversed(range(TRIES)):
         try:
@@ -79,8 +79,8 @@ def attempt(ctx: Context, job: Callable[[Context], JobResult]) -> JobResult:
 
 
 def cpu_seconds() -> float:
-    """CPU of this process and of what it has started (the JVM, and Python workers below it, those
-    that have ended too), as far as the system tells."""
+    """CPU time of this process and its descendants (the JVM, Python workers, also ended ones), as
+    far as the system reports it."""
     ended = os.times()
     total = time.process_time() + ended.children_user + ended.children_system
     tick = os.sysconf("SC_CLK_TCK")
@@ -90,14 +90,14 @@ def cpu_seconds() -> float:
                 fields = file.read().rpartition(")")[2].split()
         except OSError:
             continue
-        total += sum(map(int, fields[11:15])) / tick  # its own, and of its ended children
+        total += sum(map(int, fields[11:15])) / tick  # of the process and of its ended children
     return total
 
 
 def _children(pid: int) -> list[int]:
-    """All below a process; the system lists them by the thread that started them."""
+    """All descendants of a process; /proc lists children by the thread that started them."""
     direct: list[int] = []
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+        with contextlib.suppress(OSError):  # the thread has ended
             direct += map(int, listed.read_text(encoding="utf-8").split())
     return direct + [below for child in direct for below in _children(child)]

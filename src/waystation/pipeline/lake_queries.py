@@ -25,13 +25,13 @@ _READING = ("select", "with", "show", "describe", "explain", "values")
 
 
 class NoTableError(RejectedError):
-    """There is no table of that name; the text lists those there are."""
+    """A table name is unknown; the message lists the known ones."""
 
     label = "no_table"
 
 
 class QueryError(RejectedError):
-    """A query that would do something else than read."""
+    """The query is not read-only."""
 
     label = "query"
 
@@ -131,10 +131,10 @@ def commits(ctx: Context, name: str, limit: int = 50) -> list[CommitRow]:
 
 
 def ask(ctx: Context, query: str) -> Iterator[str]:
-    """The answer to one SELECT over views of all tables, tab-separated with a head."""
+    """The result of one SELECT over views of all tables, tab-separated, with a header line."""
     first = query.strip().split(None, 1)[0].lower() if query.strip() else ""
     if first not in _READING:
-        raise QueryError(f"only questions: a query begins with {', '.join(_READING)}")
+        raise QueryError(f"queries are read-only: begin with {', '.join(_READING)}")
     for spec in TABLES.values():
         table = ctx.lake.table(spec)
         frame = table.open().read() if table.exists() else local_frame(ctx.spark, [], spec.schema)
@@ -146,7 +146,7 @@ def ask(ctx: Context, query: str) -> Iterator[str]:
 
 
 def segment_lines(path: Path, *, as_json: bool) -> Iterator[str]:
-    """The lines of a segment: as they are, or with names of codes and without the envelope."""
+    """The lines of a segment, unchanged or formatted with event names and without the envelope."""
     for line in path.read_bytes().splitlines():
         if as_json:
             yield line.decode()
@@ -164,7 +164,7 @@ def segment_lines(path: Path, *, as_json: bool) -> Iterator[str]:
 
 
 def examine(ctx: Context, java: Java) -> list[Finding]:
-    """What `waystation pipeline doctor` reports."""
+    """The findings of `waystation pipeline doctor`."""
     began = time.monotonic()
     counted = ctx.spark.range(1000).count()
     free = shutil.disk_usage(disk_of(ctx.lake.root)).free
@@ -205,7 +205,7 @@ def _mib(size_bytes: int) -> float:
 
 
 def disk_of(root: str) -> Path:
-    """A folder that is there, on the disk where a lake lies or will lie; else our own."""
+    """An existing folder on the disk of the lake; for a remote lake, the current folder."""
     folder = Path("/") if "://" in root else Path(root).absolute()
     while not folder.exists():
         folder = folder.parent

@@ -20,7 +20,7 @@ Level = Literal["stop", "warn"]
 
 
 class QualityStopError(RejectedError):
-    """Data broke a rule that a job must not pass over; nothing was committed."""
+    """A `stop` check failed; nothing was committed."""
 
     label = "quality_stop"
 
@@ -41,7 +41,7 @@ class Check(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         note = f" ({self.note})" if self.note else ""
         value, bound = significant(self.value, 6), significant(self.bound, 6)
-        return f"{self.name} is {value}, allowed is {bound}{note}"
+        return f"{self.name} is {value}, allowed: {bound}{note}"
 
 
 def at_most(name: str, level: Level, value: float, bound: float = 0.0, note: str = "") -> Check:
@@ -53,7 +53,7 @@ def equal(name: str, level: Level, value: float, wanted: float, note: str = "") 
 
 
 def record(ctx: Context, table: str, run: str, checks: Sequence[Check]) -> None:
-    """Writes the results down, then raises `QualityStopError` if one of them is a reason to."""
+    """Records the results, then raises `QualityStopError` if a `stop` check failed."""
     if not checks:
         return
     now_us = ctx.clock.now_us()

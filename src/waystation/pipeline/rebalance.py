@@ -1,18 +1,17 @@
-"""Which slots should move to which server, so that load is even and little moves.
+"""Plans slot moves that balance load across servers with few moves.
 
-A pure function of the load: ties are decided by numbers and names, so the same input gives the
+The plan is a pure function of the load: numbers and names break ties, so the same input gives the
 same plan.
 
-Rule 1: a server's target is its share of the whole load by its capacity; capacity 0 is a server
-        that is being drained, and gives everything away.
-Rule 2: from each server above (1 + tolerance) · target, the largest slot that is not larger than
-        its excess over the target is taken, again and again, until it is not above any more or
-        nothing fits.
-Rule 3: what was taken goes, largest first, to the server of least relative load.
-Rule 4: promised: every slot has one owner; nothing moves when nobody is above; afterwards nobody
-        is above (1 + tolerance) · target + the heaviest slot.
+Rule 1: a server's target is its share of the total load by capacity. Capacity 0 drains a server:
+        all its slots move.
+Rule 2: a server above (1 + tolerance) · target gives up the largest slot that is not larger than
+        its excess over the target, repeatedly, until it is below that limit or no slot fits.
+Rule 3: these slots go, largest first, to the server with the lowest relative load.
+Rule 4: guarantees: every slot has one owner; no slot moves if no server is above its limit;
+        afterwards no server is above (1 + tolerance) · target + the heaviest slot.
 
-A slot heavier than a whole target cannot be placed well anywhere; it is listed as unsplittable.
+A slot heavier than a whole target cannot be balanced; it is listed as unsplittable.
 """
 
 import hashlib
@@ -23,11 +22,11 @@ import msgspec
 
 from waystation.queue.model import SLOTS, slot_letters
 
-MOVE_COST_BYTES = 4096  # moving an empty slot is not free
+MOVE_COST_BYTES = 4096  # fixed cost of moving a slot, even an empty one
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """What a slot weighs on its server, and what moving it copies."""
+    """A slot's load, and the bytes that a move copies."""
 
     slot: int
     weight: float
@@ -35,7 +34,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Server(msgspec.Struct, frozen=True):
-    """Who may own slots. Capacity is relative to the others; 0 drains it."""
+    """A server that may own slots. Capacity is relative to the others; 0 drains the server."""
 
     node: int
     capacity: float = 1.0
@@ -43,7 +42,7 @@ class Server(msgspec.Struct, frozen=True):
 
 class Move(msgspec.Struct, frozen=True):
     slot: int
-    name: str  # the two letters that ids of the slot begin with
+    name: str  # the first two letters of ids in the slot
     source: int
     target: int
     load: float
@@ -52,7 +51,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """A server before and after."""
+    """A server's load before and after the plan."""
 
     node: int
     capacity: float
@@ -64,7 +63,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What `cluster plan` shows and `cluster move --plan` applies."""
+    """The plan that `cluster plan` shows and `cluster move --plan` applies."""
 
     form: str = "waystation-plan/1"
     plan: str
@@ -82,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanError(ValueError):
-    """The input does not describe a cluster."""
+    """The input is not a valid cluster."""
 
 
 def rebalance(
@@ -95,7 +94,7 @@ def rebalance(
     wave_moves_max: int = 64,
     wave_bytes_max: int = 1 << 30,
 ) -> Plan:
-    """Slots without a weight weigh nothing, and stay unless their owner is drained."""
+    """Slots without a weight have weight 0, and stay unless their owner is drained."""
     capacities = _checked(owners, servers, tolerance)
     weights = {slot.slot: slot.weight for slot in slots}
     stored = {slot.slot: slot.stored_bytes for slot in slots}
@@ -162,11 +161,11 @@ def _checked(
 ) -> dict[int, float]:
     capacities = {server.node: server.capacity for server in servers}
     if len(capacities) != len(servers):
-        raise PlanError("a server is named twice")
+        raise PlanError("a server is listed twice")
     if any(capacity < 0 for capacity in capacities.values()) or tolerance < 0:
-        raise PlanError("capacities and the tolerance are not negative")
+        raise PlanError("capacities and tolerance must not be negative")
     if not any(capacities.values()):
-        raise PlanError("no server has capacity")
+        raise PlanError("no server has a capacity above 0")
     unknown = sorted(set(owners.values()) - capacities.keys())
     if unknown:
         raise PlanError(
@@ -174,7 +173,7 @@ def _checked(
         )
     outside = [slot for slot in owners if not 0 <= slot < SLOTS]
     if outside:
-        raise PlanError(f"slots are 0 to {SLOTS - 1}, not {outside[0]}")
+        raise PlanError(f"slots must be 0 to {SLOTS - 1}, not {outside[0]}")
     return dict(sorted(capacities.items()))
 
 
@@ -191,7 +190,7 @@ def _taken(
     capacities: Mapping[int, float],
     tolerance: float,
 ) -> tuple[dict[int, int], dict[int, float]]:
-    """Which slots leave whom (rules 1 and 2), and what load everybody keeps."""
+    """The slots that leave each server (rules 1 and 2), and the load that each server keeps."""
     taken: dict[int, int] = {}
     load = dict(before)
     for name, capacity in capacities.items():
@@ -200,7 +199,7 @@ def _taken(
             load[name] = 0.0
             continue
         bound = (1 + tolerance) * targets[name]
-        # Largest first; one that is too large now is too large later, as the excess only shrinks.
+        # Largest first; a slot that is too large stays too large, because the excess only shrinks.
         for slot in sorted(held[name], key=lambda slot: (-weights.get(slot, 0.0), slot)):
             if load[name] <= bound:
                 break
@@ -217,7 +216,7 @@ def _placed(
     weights: Mapping[int, float],
     capacities: Mapping[int, float],
 ) -> list[tuple[int, int, int]]:
-    """(slot, from, to) for what was taken (rule 3); empty slots are dealt out by number."""
+    """(slot, from, to) for the moving slots (rule 3); empty slots are distributed by number."""
     heap = [(load[name] / capacity, 0, name) for name, capacity in capacities.items() if capacity]
     heapq.heapify(heap)
     placed: list[tuple[int, int, int]] = []
@@ -237,7 +236,7 @@ def _waves(
     moves_max: int,
     bytes_max: int,
 ) -> tuple[Move, ...]:
-    """Cut so that no wave moves too much at once; a slot larger than that has a wave alone."""
+    """Splits the moves into waves of limited bytes; a larger slot has its own wave."""
     moves: list[Move] = []
     wave = in_wave = wave_bytes = 0
     for slot, source, target in placed:
@@ -257,7 +256,7 @@ def _name_of(moves: Sequence[Move]) -> str:
 
 
 def _evenness(loads: Sequence[Load], when: str) -> float:
-    """The greatest load over the mean, both relative to capacity; 1 is perfectly even."""
+    """Maximum load divided by the mean, both relative to capacity; 1 is perfectly even."""
     able = [load for load in loads if load.capacity]
     whole = sum(getattr(load, when) for load in able)
     mean = whole / sum(load.capacity for load in able)

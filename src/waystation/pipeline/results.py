@@ -1,7 +1,7 @@
-"""The result tables: what each holds and which job fills it.
+"""The result tables: their columns and the jobs that fill them.
 
-Every row carries its `day`, which is also its partition: a job computes whole days and replaces
-the files of those days.
+Every row has its `day`, which is also its partition: a job computes whole days and replaces their
+files.
 """
 
 from pyspark.sql import functions as F

@@ -1,10 +1,10 @@
-"""The tables of the lake: columns, partitions, order, and who reads them.
+"""The tables of the lake: columns, partitions, order and consumers.
 
-Rule 1: columns of events come from the contract, never the other way round.
-Rule 2: a partition column is a pure function of the data columns. It is not in the data files, and
-        readers derive it again, so a bare file says everything.
-Rule 3: a table names its inputs: whose progress is kept in it, and which table that job reads. A
-        file is deleted only when all who read its table have passed it.
+Rule 1: columns of events come from the event contract.
+Rule 2: a partition column is a pure function of the data columns. It is not in the data files;
+        readers derive it, so a data file alone is complete.
+Rule 3: a table names its inputs: the progress that it keeps, and the table that the job reads. A
+        file is deleted only when all consumers of its table have read it.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ TYPES: Mapping[str, DataType] = {
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """A partition column, and how it follows from the data columns."""
+    """A partition column, and its expression over the data columns."""
 
     name: str
     type: str
@@ -52,20 +52,22 @@ class Partition(msgspec.Struct, frozen=True):
 
 class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    data: StructType  # what is in the files
+    data: StructType  # columns of the data files
     partitions: tuple[Partition, ...]
     sort: tuple[str, ...] = ()  # order inside a file
-    # Columns in which hardly a value comes twice: a dictionary of them only costs.
+    # Columns with hardly any repeated value: a dictionary only costs.
     plain: tuple[str, ...] = ()
-    # Columns whose values come again, but far below, since the order puts something else first.
+    # Columns whose values repeat far apart, because the file is ordered by other columns.
     scattered: tuple[str, ...] = ()
-    stats: str = ""  # the column whose least and greatest values the log keeps for each file
+    stats: str = ""  # the column whose range the log keeps for each file
     keep_days: int = 3 * 365
-    inputs: tuple[tuple[str, str], ...] = ()  # (name of the progress kept here, table it reads)
+    inputs: tuple[
+        tuple[str, str], ...
+    ] = ()  # (name of the progress in this table, table that the job reads)
 
     @property
     def schema(self) -> StructType:
-        """As readers see it: the data columns, then the partition columns."""
+        """The schema for readers: data columns, then partition columns."""
         more = [StructField(column.name, TYPES[column.type]) for column in self.partitions]
         return StructType([*self.data.fields, *more])
 
@@ -75,7 +77,7 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def columns(text: str) -> StructType:
-    """From `name type, name type`, all nullable."""
+    """A schema from `name type, name type`, all nullable."""
     fields: list[StructField] = []
     for part in text.split(","):
         name, _, kind = part.strip().partition(" ")
@@ -84,19 +86,19 @@ def columns(text: str) -> StructType:
 
 
 def contract_schema() -> StructType:
-    """The contract's columns, in its order."""
+    """The columns of the event contract, in its order."""
     return StructType(
         [StructField(column.name, TYPES[column.type]) for column in contract.COLUMNS.values()]
     )
 
 
 def date_of_us(column: str) -> Callable[[], Column]:
-    """The UTC date of a moment in microseconds; whole numbers, because calendars cost more."""
+    """The UTC date of a time in microseconds; integer arithmetic is cheaper than calendars."""
     return lambda: F.date_from_unix_date(F.expr(f"cast({column} div 86400000000 as int)"))
 
 
 def mid_ms() -> Column:
-    """The notification's time that the first 48 bits of `mid` carry."""
+    """The notification's time: the first 48 bits of `mid`."""
     return F.conv(F.substring("mid", 1, 12), 16, 10).cast("bigint")
 
 

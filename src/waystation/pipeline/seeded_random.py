@@ -1,8 +1,8 @@
 """Reproducible random numbers for synthetic traffic: a hash of (seed, entity, number).
 
-`draw` computes one number, `Draws` a column of them; both give the same values. The hash is
-xxhash64 over three longs as Spark computes it, without its sign: 63 bits. Columns are unsigned
-Arrow arrays because the hash needs sums and products that wrap around.
+`draw` computes one number, `Draws` a column of them; both give the same values. The hash is Spark's
+xxhash64 over three longs without the sign bit: 63 bits. Columns are unsigned Arrow arrays because
+the hash needs sums and products that wrap around.
 """
 
 from importlib import import_module
@@ -15,35 +15,35 @@ BITS = 63
 _MASK = (1 << 64) - 1
 _P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
-_START = 42  # the seed that Spark begins with
+_START = 42  # Spark's initial seed
 _UNSIGNED: Any = _arrow.uint64()
 
 
 def draw(seed: int, entity: int, number: int) -> int:
-    """One draw."""
+    """One random number."""
     return _mixed(_turned(number), _mixed(_turned(entity), _mixed(_turned(seed), _START))) >> 1
 
 
 def signed(value: int) -> int:
-    """A draw as the hash of an id would be: as often below zero as above."""
+    """A number in the signed range of an id hash."""
     return value - (1 << BITS - 1)
 
 
 class Draws:
-    """The draws of a column of entities; what they share is computed once."""
+    """Random numbers for a column of entities; common parts are computed once."""
 
     def __init__(self, seed: int, entities: Any) -> None:
         start = _mixed(_turned(seed), _START)
         self._shared = _mixed_column(_turned_column(entities.view(_UNSIGNED)), whole(start))
 
     def of(self, rows: Any) -> "Draws":
-        """The same for some of the entities, by their positions."""
+        """The draws for a selection of the entities, by position."""
         some = object.__new__(Draws)
         some._shared = self._shared.take(rows)
         return some
 
     def at(self, number: int | Any) -> Any:
-        """One draw for each entity; `number` may be a column too."""
+        """One number per entity; `number` may be a column."""
         if isinstance(number, int):
             turned = whole(_turned(number))
         else:
@@ -51,7 +51,7 @@ class Draws:
         return _compute.shift_right(_mixed_column(turned, self._shared), whole(1))
 
     def below(self, number: int | Any, bound: int | Any) -> Any:
-        """As `at`, from 0 up to a bound, as signed numbers."""
+        """Like `at`, from 0 to below `bound`, as signed integers."""
         drawn = self.at(number)
         if isinstance(bound, int):
             bound = whole(bound)
@@ -60,12 +60,12 @@ class Draws:
         return remainder(drawn, bound).view(_arrow.int64())
 
     def ids(self, number: int) -> Any:
-        """As `at`, signed like the hash of an id."""
+        """Like `at`, in the signed range of an id hash."""
         return _compute.subtract(self.at(number).view(_arrow.int64()), 1 << BITS - 1)
 
 
 def remainder(values: Any, bound: Any) -> Any:
-    """Arrow divides whole numbers, but does not tell what is left."""
+    """`values % bound`; Arrow has no remainder function."""
     return _compute.subtract(values, _compute.multiply(_compute.divide(values, bound), bound))
 
 
@@ -94,7 +94,7 @@ def _turned_column(values: Any) -> Any:
 
 
 def _mixed_column(turned: Any, seed: Any) -> Any:
-    """Either may be a single number, but not both."""
+    """One of the two may be a scalar, not both."""
     mixed = _compute.bit_wise_xor(_compute.add(seed, whole(_P5 + 8)), turned)
     mixed = _compute.multiply(_rotate_column(mixed, 27), whole(_P1))
     mixed = _compute.add(mixed, whole(_P4))

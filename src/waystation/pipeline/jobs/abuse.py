@@ -1,9 +1,9 @@
-"""Who asks for more than everybody else.
+"""Job `abuse`: finds senders, user agents and slots with unusual load.
 
-Input: `events` of the days that are due. Output: `abuse`.
-Progress: `abuse` in it is the version of `events` that it has read.
-Idempotence: days are computed whole and exchanged.
-Cost: one pass over a day's events; what follows is as large as the number of keys a minute.
+Input: `events` of due days. Output: `abuse`.
+Progress: `abuse` in the output is the version of `events` that was read.
+Idempotence: days are computed whole and replaced.
+Cost: one pass over a day's events; later steps depend on the number of keys per minute.
 """
 
 from waystation.pipeline.due_days import Days, DaysRun

@@ -1,9 +1,9 @@
 """Job `audit`: counts inconsistent rows of a push store by class, with samples.
 
-Inputs: all rows of a push store; `events` for what the store should know of user agents.
-Output: `store_audit`, one row a class. Progress: none; each run reads everything.
-Idempotence: it only reads the store. Rows change meanwhile: a class with few rows in a busy store
-may be clients that were just connecting or leaving, so numbers matter, not single rows.
+Inputs: all rows of a push store; `events`, for user agents that the store should have. Output:
+`store_audit`, one row per class. Progress: none; each run reads everything.
+Idempotence: the job only reads the store. Rows change during a run: in a busy store a class with
+few rows may be clients that were just connecting or leaving.
 Cost: one pass over each of the store's tables, six joins, one count of topics.
 """
 
@@ -34,7 +34,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """What is looked at: the store's tables, and `uah` and `last_ms` of events of `hellos`."""
+    """The store's tables, and `hellos`: `uah` and `last_ms` from events."""
 
     router: DataFrame
     channels: DataFrame
@@ -45,8 +45,7 @@ class Tables(msgspec.Struct, frozen=True):
 def classes(
     tables: Tables, now_ms: int, nodes: Sequence[str] | None = None
 ) -> Mapping[str, DataFrame]:
-    """Class -> the hashes (`uah`) of its rows. Without the `nodes` that there are, nobody can be
-    said to be on one that there is not."""
+    """Class -> the hashes (`uah`) of its rows. The class of unknown nodes needs `nodes`."""
     router, channels, messages = tables.router, tables.channels, tables.messages
     known = router.select("uah")
     subscribed = channels.select("uah", "chh")
@@ -82,9 +81,9 @@ def classes(
 
 
 def run(ctx: Context, store: StoreHandle, *, nodes: Sequence[str] | None = None) -> list[Found]:
-    """`nodes` are the relay URLs of all nodes that there are."""
+    """`nodes` are the relay URLs of all existing nodes."""
     now_ms = ctx.clock.now_ms()
-    # Kept, on disk if need be: every class asks, and each scan of a store starts processes.
+    # Cached, on disk if necessary: every class reads it, and each scan of a store starts processes.
     router, channels, messages = kept = [
         store.read(ctx.spark, name, now_ms).persist() for name in ("router", "channels", "messages")
     ]
@@ -114,8 +113,8 @@ def run(ctx: Context, store: StoreHandle, *, nodes: Sequence[str] | None = None)
 
 
 def _counted(frames: Mapping[str, DataFrame]) -> list[Found]:
-    """Rows of each class, and the lowest of its hashes. These are spread evenly over all numbers,
-    so a bound on them keeps a class of millions from coming to the driver."""
+    """Row count and lowest hashes of each class. Hashes are uniformly distributed, so a bound on
+    them limits the rows of a large class that reach the driver."""
     rows = reduce(
         DataFrame.unionByName,
         (frame.select(F.lit(kind).alias("kind"), "uah") for kind, frame in frames.items()),

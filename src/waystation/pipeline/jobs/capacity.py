@@ -1,8 +1,8 @@
-"""What was asked of the platform and of its stores, by the minute, and what to provide.
+"""Job `capacity`: load of the platform and its stores per minute, and the required capacity.
 
-Input: `events` of the days that are due. Outputs: `cap_minutely`, `cap_units`.
-Progress: `capacity` in each output is the version of `events` that it has read.
-Idempotence: days are computed whole and exchanged.
+Input: `events` of due days. Outputs: `cap_minutely`, `cap_units`.
+Progress: `capacity` in each output is the version of `events` that was read.
+Idempotence: days are computed whole and replaced.
 Cost: one pass over a day's events.
 """
 

@@ -1,9 +1,9 @@
-"""Many small files into few, partition by partition.
+"""Job `compact`: merges many small files into few, partition by partition.
 
-Inputs and outputs: any table. Progress: none; a partition that is compact is left alone.
-Idempotence: files are exchanged for files with the same rows in one commit under the fence of
-rewriters, flagged as no change of data, so no consumer sees it.
-Cost: one pass over the small files of the partitions that are due.
+Inputs and outputs: any table. Progress: none; a compact partition is skipped.
+Idempotence: files are replaced by files with the same rows in one commit with the fence of
+rewriters, flagged as no change of data, so no consumer reads them again.
+Cost: one pass over the small files of due partitions.
 """
 
 from collections import defaultdict
@@ -49,7 +49,7 @@ def run(ctx: Context, specs: Iterable[TableSpec], *, files_max: int = FILES_MAX)
 def _due(
     files: Sequence[DataFile], current: dict[str, str], files_max: int
 ) -> Iterator[list[DataFile]]:
-    """Small files of crowded partitions, as many at a time as one commit takes."""
+    """Small files of partitions with many of them, limited to one commit."""
     crowds: dict[tuple[str | None, ...], list[DataFile]] = defaultdict(list)
     for file in files:
         is_current = "hour" in file.partition and file.partition.items() >= current.items()

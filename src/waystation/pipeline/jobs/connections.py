@@ -1,9 +1,9 @@
-"""Connections of user agents: one row each, by the minute and by the hour.
+"""Job `connections`: connections of user agents, one row each, and per minute and hour.
 
-Input: `events` of the days that are due and all later ones. Outputs: `conn_sessions`,
-`conn_minutely`, `conn_hourly`.
-Progress: `conn` in each output is the version of `events` that it has read.
-Idempotence: days are computed whole and exchanged; the same events give the same rows.
+Input: `events` of due days and all later ones. Outputs: `conn_sessions`, `conn_minutely`,
+`conn_hourly`.
+Progress: `conn` in each output is the version of `events` that was read.
+Idempotence: days are computed whole and replaced; the same events give the same rows.
 Cost: two passes over a day's connection events.
 """
 

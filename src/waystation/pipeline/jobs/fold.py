@@ -1,9 +1,9 @@
-"""New events into partial folds of messages.
+"""Job `fold`: folds new events into partial rows of messages.
 
 Input: files added to `events` since the progress. Output: `msg_inc`, appended.
-Progress: `fold` in `msg_inc` is the version of `events` that it has read.
-Idempotence: rows and progress are one commit; and folding an event twice changes nothing.
-Cost: one pass over the new files, of them only the columns of milestones.
+Progress: `fold` in `msg_inc` is the version of `events` that was read.
+Idempotence: rows and progress share a commit; folding an event twice changes nothing.
+Cost: one pass over the milestone columns of the new files.
 """
 
 from pyspark.sql import functions as F
@@ -47,8 +47,8 @@ def run(ctx: Context) -> JobResult:
 
 
 def new_files(source: Handle, since: int) -> list[DataFile]:
-    """What a consumer has not read; everything, when the log does not reach back to it. A fold
-    of everything gives the same, it only takes longer."""
+    """Files that a consumer has not read; all files if the log does not reach back that far, which
+    gives the same result."""
     try:
         return source.added(since)
     except HistoryGoneError:

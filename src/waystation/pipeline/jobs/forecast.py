@@ -1,9 +1,9 @@
-"""What will be asked of the platform in the next three months.
+"""Job `forecast`: the load of the next three months.
 
-Input: `cap_minutely`, as hours. Output: `cap_forecast`, in the day that the forecast was made from.
-Progress: none; whole days in a row up to the newest complete one give the same forecast.
-Idempotence: the rows of that day are exchanged.
-Cost: one pass over the minutes; the fit itself runs here.
+Input: `cap_minutely`, as hours. Output: `cap_forecast`, in the partition of the newest day used.
+Progress: none; consecutive whole days up to the newest complete one give the same forecast.
+Idempotence: the rows of that day are replaced.
+Cost: one pass over the minutes; the fit runs in this process.
 """
 
 import datetime as dt
@@ -21,7 +21,7 @@ HISTORY_DAYS = 366
 
 
 def run(ctx: Context, days: Days = None) -> JobResult:
-    """Up to the last of `days`, or up to the newest complete day: the one before the newest."""
+    """Uses days up to the last of `days`; by default up to the day before the newest one."""
     minutes = ctx.lake.table(CAP_MINUTELY).open()
     out = ctx.lake.table(CAP_FORECAST).open()
     known = sorted(dt.date.fromisoformat(day) for day in minutes.partition_values("date"))
@@ -65,7 +65,7 @@ def run(ctx: Context, days: Days = None) -> JobResult:
 
 
 def _history(ctx: Context, first: dt.date, last: dt.date) -> dict[str, list[int]]:
-    """Counts of all hours from `first` to `last`, of everything that was asked for at all."""
+    """Hourly counts from `first` to `last`, for every resource with load."""
     length = (last - first).days + 1
     days = {(first + dt.timedelta(days=number)).isoformat() for number in range(length)}
     hour = F.floor(F.col("minute") / 60).cast("int")

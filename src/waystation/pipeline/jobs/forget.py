@@ -1,14 +1,14 @@
 """Job `forget`: removes all rows about some ids from the lake and writes a receipt.
 
 Input: hashes of the ids, by column. Outputs: every table with rows of single clients.
-Rule 1: the messages of a client are found through its events, so `events` comes last: a run that
-        died is begun again and still finds them.
-Rule 2: the caller has brought all consumers up to date before, so none reads a removed file again,
-        and removed files are deleted at once.
-Rule 3: at the end everything is read again; a row that is left is an error.
+Rule 1: the messages of a client are found through its events, so `events` is rewritten last: a run
+        after a crash still finds them.
+Rule 2: the caller has brought all consumers up to date, so none reads a removed file again, and
+        removed files are deleted at once.
+Rule 3: at the end all tables are read again; a remaining row is an error.
 
-Idempotence: files with such rows are replaced by files without; a second run finds none. Totals
-without identifiers stay. Without `apply`, rows are counted and nothing changes.
+Idempotence: files with such rows are replaced by files without them; a second run finds none.
+Totals without identifiers are kept. Without `apply`, rows are only counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ TABLES = (MSG, MSG_INC, REL_LOSS, CONN_SESSIONS, PARTY_SESSIONS, QUARANTINE, EVE
 
 
 class NotForgottenError(WaystationError):
-    """Rows were left behind; the receipt would be a lie."""
+    """Rows of the ids remain, so no receipt is written."""
 
     label = "not_forgotten"
 
@@ -76,7 +76,7 @@ def _from_table(
 
 
 def _messages(events: Handle, hashes: Mapping[str, set[int]]) -> list[str]:
-    """Messages to and from the ids. Of one client, so they fit on the driver."""
+    """Messages to and from the ids; of one client, so they fit into the driver's memory."""
     found: DataFrame = (
         events.read()
         .where(F.col("mid").isNotNull() & _about(EVENTS, hashes, ()))
@@ -91,7 +91,7 @@ def _about(spec: TableSpec, hashes: Mapping[str, set[int]], mids: Sequence[str])
     conditions = [
         F.col(name).isin(*values) for name, values in hashes.items() if name in names and values
     ]
-    if spec is QUARANTINE:  # a line that did not become an event may name them all the same
+    if spec is QUARANTINE:  # a rejected line may still contain the ids
         conditions += [
             F.col("line").contains(str(value)) for values in hashes.values() for value in values
         ]

@@ -1,16 +1,16 @@
 """Job `ingest`: lines of the event log into the table `events`, every line exactly once.
 
 Inputs: sealed segments below the spool, or a topic of Kafka. Outputs: `events`, `quarantine`, `dq`.
-Progress: `ingest/NODE/BOOT` is the last segment of that process that the lake has (of a topic:
-`ingest/TOPIC/PARTITION` is the next offset), and `seq/NODE/BOOT` the greatest sequence number among
+Progress: `ingest/NODE/BOOT` is the last ingested segment of that process (for a topic,
+`ingest/TOPIC/PARTITION` is the next offset), and `seq/NODE/BOOT` the greatest sequence number of
 its rows; both are in the commit of the rows.
-Idempotence: a run that dies before that commit changed nothing that readers see, except that
-`quarantine` may be ahead: it is committed first with the same progress, and the next run leaves out
-the lines that it covers. Whether a line is accepted depends on its file or record alone, so both
-runs agree. Of two concurrent runs, one loses the commit.
-Cost: each file is read once for its checksum and parsed once. A second parse is needed only for bad
-lines, or when a topic repeats events that the lake has. One narrow pass over the written rows
-verifies that no identity is there twice.
+Idempotence: a run that dies before that commit changes nothing for readers, except that
+`quarantine` may be ahead: it is committed first with the same progress, and the next run skips the
+lines that it has. Whether a line is accepted depends only on its file or record, so both runs
+agree. Of two concurrent runs, one loses the commit.
+Cost: each file is read once for its checksum and parsed once. Only bad lines, and topics that
+repeat known events, need a second parse. One narrow pass over the written rows verifies that
+identities are unique.
 """
 
 from collections import Counter
@@ -34,11 +34,11 @@ from waystation.telemetry.kafka_topic import KafkaTopic
 NAME = "ingest"
 _FRESH_S = 300.0
 
-Origin = Path | KafkaTopic  # the spool of segments, or a topic
+Origin = Path | KafkaTopic  # a spool folder or a topic
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """What one pass over the lines counted."""
+    """Counts of one pass over the lines."""
 
     lines: int
     bad: int
@@ -47,7 +47,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def drain(ctx: Context, origin: Origin) -> JobResult:
-    """Batch after batch until nothing is left; the sums of all."""
+    """Ingests batches until nothing is left; returns the sums."""
     total = noop(NAME)
     while (result := attempt(ctx, lambda ctx: run(ctx, origin))).state != "noop":
         total = JobResult(
@@ -65,7 +65,7 @@ def drain(ctx: Context, origin: Origin) -> JobResult:
 
 
 def run(ctx: Context, origin: Origin) -> JobResult:
-    """One batch: what is there and not yet in the lake, up to the limit of a batch."""
+    """Ingests one batch: input that is not in the lake, up to the batch limit."""
     events = ctx.lake.table(EVENTS).complete()
     quarantine = ctx.lake.table(QUARANTINE).complete()
     if isinstance(origin, KafkaTopic):
@@ -86,7 +86,7 @@ def run(ctx: Context, origin: Origin) -> JobResult:
 
 
 class _Ingest:
-    """One batch on its way, with the handles that the plan was made from."""
+    """One batch, with the handles that it was planned from."""
 
     def __init__(
         self, ctx: Context, batch: Batch, run_name: str, events: Handle, quarantine: Handle
@@ -159,7 +159,7 @@ class _Ingest:
         return intake.per_source(self._events.frame(staged)).collect() if staged else []
 
     def _rewritten_once(self, staged: Sequence[DataFile]) -> list[DataFile]:
-        """Again, each identity once; rare, because no writer of ours repeats itself."""
+        """Rewrites the rows with each identity once; rare, because nodes do not repeat lines."""
         once = intake.deduplicated(self._events.frame(staged))
         again = self._events.write(once, f"{self._run}/once")
         self._delete(staged)
@@ -172,7 +172,7 @@ class _Ingest:
     def _write_rejected(
         self, seen: _Seen, again: Sequence[Source]
     ) -> tuple[list[DataFile], dict[str, int]]:
-        """Lines that `quarantine` does not have from a run that died."""
+        """Writes bad lines, except those that a crashed run has already written."""
         new = self._batch.beyond(self._quarantine.progress)
         blank = new.blank()
         if not new.count or not (seen.bad or blank):
@@ -215,7 +215,7 @@ class _Ingest:
         ]
 
     def _clock_checks(self, sources: Sequence[Row]) -> list[Check]:
-        """Do the nodes' times fit the moments at which their segments were sealed, and ours?"""
+        """Compares the nodes' times with the seal times of segments and with the local clock."""
         sealed = self._batch.sealed_at_us()
         now_us = self._ctx.clock.now_us()
         behind = [
@@ -227,7 +227,7 @@ class _Ingest:
         return [
             at_most("clock_skew", "warn", max(behind, default=0), 3600, "seconds behind"),
             at_most("clock_ahead", "warn", -min(behind, default=0), 1, "seconds ahead"),
-            at_most("freshness", "warn", max(stale, default=0), _FRESH_S, "seconds, of any node"),
+            at_most("freshness", "warn", max(stale, default=0), _FRESH_S, "seconds, worst node"),
         ]
 
     def _seen_seq(self, source: Source) -> int:

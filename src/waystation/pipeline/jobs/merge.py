@@ -1,10 +1,10 @@
-"""Partial folds into one row a message.
+"""Job `merge`: merges partial rows into one row per message.
 
-Inputs and outputs: `msg_inc` and `msg`, days of messages whose increments have become many.
-Progress: none; what is merged is gone from `msg_inc`.
-Idempotence: first `msg` gets its new partitions, then `msg_inc` loses the merged files. A crash
-between the two is harmless: readers merge both tables anyway, and merging twice changes nothing.
-Cost: one pass over both tables' files of the days that are due.
+Inputs and outputs: `msg_inc` and `msg`, for days of messages with many increments.
+Progress: none; merged rows are removed from `msg_inc`.
+Idempotence: `msg` gets its new partitions first, then `msg_inc` loses the merged files. A crash in
+between is harmless: readers merge both tables, and merging twice changes nothing.
+Cost: one pass over both tables' files of due days.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ DUE_SHARE = 0.25
 
 
 def run(ctx: Context, *, all_days: bool = False) -> JobResult:
-    """`all_days`: also those whose increments are still less than a quarter of the messages."""
+    """`all_days`: also days with few increments, less than a quarter of their messages."""
     merged, increments = ctx.lake.table(MSG).open(), ctx.lake.table(MSG_INC).open()
     days = due(merged, increments, 0.0 if all_days else DUE_SHARE)
     ctx.lake.at("planned", MSG.name)
@@ -43,7 +43,7 @@ def run(ctx: Context, *, all_days: bool = False) -> JobResult:
 
 
 def due(merged: Handle, increments: Handle, share: float) -> set[str]:
-    """Days with increments that are more than a share of their messages."""
+    """Days whose increments exceed a share of their messages."""
     have, new = _bytes_by_day(merged.files()), _bytes_by_day(increments.files())
     return {day for day, size in new.items() if size > share * have.get(day, 0)}
 

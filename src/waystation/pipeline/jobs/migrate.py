@@ -2,14 +2,14 @@
 
 1. `copy`: records with their subscriptions, then notifications, in parts; each row only if the
    target has none (and no tombstone).
-2. `tail`: what connected or was accepted in the source since the copy began, once more.
-3. `verify`: counts and digests of 4,096 buckets on both sides; only rows of buckets that differ are
-   compared. A row counts as missing only if repeated reads miss it: servers may be at work.
+2. `tail`: copies again what connected or was accepted in the source since the copy began.
+3. `verify`: compares counts and digests of 4,096 buckets, then the rows of buckets that differ. A
+   row counts as missing only if repeated reads miss it, because servers may be writing.
 
-Inputs: both stores. Output: `migrate_progress`, a row for each part that is done.
-Idempotence: a row that is in the target is not written again. A run that died goes on with its
-unfinished parts, unless told to begin anew. Nothing is removed from the source.
-Cost: one pass over the source for `copy`, one over it for `tail`, one over both for `verify`.
+Inputs: both stores. Output: `migrate_progress`, a row per completed part.
+Idempotence: rows that the target has are not written again. After a crash the next run continues
+with the unfinished parts, unless told to restart. Nothing is removed from the source.
+Cost: one pass over the source for `copy`, one for `tail`, one over both stores for `verify`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ from waystation.pipeline.transforms.comparison import (
 
 TABLES = ("records", "notifications")
 PARTS = 32
-LOOKS = 3  # at a row before it counts as missing
+LOOKS = 3  # reads of a row before it counts as missing
 MARGIN_MS = 60_000  # clocks of servers differ
 _KEYS = {"records": ("uah",), "notifications": ("uah", "sort_key")}
 _BAD_MAX = 100_000
@@ -44,7 +44,7 @@ Tell = Callable[[str], None]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A phase of a move."""
+    """A phase of a migration."""
 
     phase: str
     parts: int
@@ -56,12 +56,12 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """A table of both stores. `extra` rows are the target's alone; `newer` ones went on there."""
+    """Comparison of one table. `extra` rows are only in the target; `newer` ones changed there."""
 
     table: str
     source: int
     target: int
-    buckets: int  # of which the digests differ
+    buckets: int  # with different digests
     missing: int
     different: int
     newer: int
@@ -82,7 +82,7 @@ def copy(
     anew: bool = False,
     tell: Tell | None = None,
 ) -> list[Step]:
-    """The copy and the tail; what an earlier run has done is left out."""
+    """Runs `copy` and `tail`; skips parts that an earlier run has completed."""
     run = _Run(ctx, move, anew=anew)
     for phase, table in [(f"{phase} {table}", table) for phase in phases for table in TABLES]:
         since_ms = run.begun_at_ms - MARGIN_MS if phase.startswith("tail") else 0
@@ -105,7 +105,7 @@ def verify(ctx: Context, move: Move) -> list[Verified]:
 
 def _verify(ctx: Context, move: Move, table: str) -> Verified:
     keys = _KEYS[table]
-    now_ms = ctx.clock.now_ms()  # of all reads: hashes of ids go by it
+    now_ms = ctx.clock.now_ms()  # one time for all reads, because it selects the hash key
     places = (move.source, move.target)
 
     def read(place: StoreHandle, name: str) -> DataFrame:
@@ -146,7 +146,7 @@ def _verify(ctx: Context, move: Move, table: str) -> Verified:
 def _look(
     move: Move, table: str, read: Callable[[StoreHandle, str], DataFrame]
 ) -> tuple[dict[str, set[Any]], set[Any]]:
-    """Keys of rows by kind, and those of records that went on in the target."""
+    """Keys of different rows by kind, and of records that changed later in the target."""
     keys = _KEYS[table]
     source, target = (read(place, table).persist() for place in (move.source, move.target))
     rows = compared(source, target, keys)
@@ -154,7 +154,7 @@ def _look(
     if table == "records":
         ahead = {(row.uah,) for row in covers(source, target).collect()}
     else:
-        # What waits for nobody goes with its time.
+        # Notifications that no user agent can fetch expire by themselves.
         rows = awaited(rows, read(move.source, "router"), read(move.target, "records"))
     found: dict[str, set[Any]] = {kind: set() for kind in ("missing", "different", "extra")}
     for row in rows.select("kind", *keys).limit(_BAD_MAX).collect():
@@ -167,7 +167,7 @@ def _look(
 
 
 class _Run:
-    """How far a move has come, as the lake knows it."""
+    """The progress of a migration, from the lake."""
 
     def __init__(self, ctx: Context, move: Move, *, anew: bool) -> None:
         self._ctx = ctx
@@ -186,7 +186,7 @@ class _Run:
         self.begun_at_ms = min(row["at"] for row in self._rows) // 1000
 
     def planned(self, phase: str, plan: Callable[[], list[str]]) -> list[str]:
-        """The parts of a phase: those that an earlier run has planned, or new ones."""
+        """The parts of a phase, as planned by an earlier run or newly."""
         wanted = f"plan {phase}"
         if not any(row["phase"] == wanted for row in self._rows):
             self.keep(wanted, [{"part": part} for part in plan()])
@@ -196,7 +196,7 @@ class _Run:
         return {row["part"] for row in self._rows if row["phase"] == phase}
 
     def keep(self, phase: str, results: Sequence[dict[str, Any]]) -> None:
-        """One commit for what was done at once."""
+        """Commits the results of parts that ran together."""
         now_us = self._ctx.clock.now_us()
         about = {"at": now_us, "run": self._name, "move": self._move.name, "phase": phase}
         rows = [_EMPTY | result | about for result in results] or [_EMPTY | about]

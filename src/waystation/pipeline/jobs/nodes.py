@@ -1,10 +1,9 @@
-"""What each node wrote, what was said twice, and whether the lake holds what nodes counted.
+"""Job `nodes`: events per node, repeated events, and comparison with the nodes' counters.
 
-Input: `events` of the days that are due. Outputs: `rel_nodes`, `rel_repeats`, `rel_reconcile`,
-`rel_sequence`.
-Progress: `nodes` in each output is the version of `events` that it has read.
-Idempotence: days are computed whole and exchanged.
-Cost: four passes over a day's events, each of a few columns.
+Input: `events` of due days. Outputs: `rel_nodes`, `rel_repeats`, `rel_reconcile`, `rel_sequence`.
+Progress: `nodes` in each output is the version of `events` that was read.
+Idempotence: days are computed whole and replaced.
+Cost: four passes over a few columns of a day's events.
 """
 
 from pyspark.sql import functions as F

@@ -1,9 +1,9 @@
-"""Sessions in parties: one row each, by the minute and by the hour, and how quick acks were.
+"""Job `presence`: sessions in parties, one row each, per minute and hour, and ack latency.
 
-Input: `events` of the days that are due, of the newest one that was computed, and of all later
-ones. Outputs: `party_sessions`, `party_minutely`, `party_hourly`, `party_latency`.
-Progress: `presence` in each output is the version of `events` that it has read.
-Idempotence: days are computed whole and exchanged; the pipeline's `now` comes from the events.
+Input: `events` of due days, of the newest computed day, and of all later ones. Outputs:
+`party_sessions`, `party_minutely`, `party_hourly`, `party_latency`.
+Progress: `presence` in each output is the version of `events` that was read.
+Idempotence: days are computed whole and replaced; the pipeline's `now` comes from the events.
 Cost: three passes over a day's party events.
 """
 

@@ -1,17 +1,17 @@
 """Job `purge`: removes user agents that have not connected for long: mark, confirm, delete.
 
-1. `mark` records user agents that have not connected for `days` and have no newer event; and
+1. `mark` records user agents that have not connected for `days` and have no newer event, and
    orphans: ids with subscriptions or messages but without a record.
 2. `confirm`, at least a day later, keeps those whose record is unchanged, and orphans that still
    have no record.
 3. `delete` removes the confirmed ones with their subscriptions and messages, each only if its
-   record is still unchanged. User agents that came back meanwhile stay.
+   record is still unchanged. User agents that have reconnected are kept.
 
 Inputs: the store's rows, `events`. Outputs: `store_candidates`, `store_purge`.
-Idempotence: marking twice marks twice; deleting twice finds nothing the second time, so a run that
-died is simply run again. Candidates are hashes; raw ids exist only while `delete` works.
-Cost: one pass over the user agents per step, and one over rows of possible orphans. `mark` reads
-the store's index of last connections, if it has one.
+Idempotence: marking twice marks twice; deleting twice finds nothing the second time, so a crashed
+run is simply repeated. Candidates are hashes; raw ids exist only while `delete` runs.
+Cost: one pass over the user agents per step, and one over rows of possible orphans. `mark` uses the
+store's index of last connections, if it has one.
 """
 
 import tempfile
@@ -33,11 +33,18 @@ DAYS = 60
 DAYS_MIN = 30
 HOLD_S = 86_400.0
 DAY_MS = 86_400_000
-SIGNS_OF_LIFE = (21, 23, 70, 71, 73, 74)  # hello, register; of bridged ones all but their end
+SIGNS_OF_LIFE = (
+    21,
+    23,
+    70,
+    71,
+    73,
+    74,
+)  # hello, register; of bridged user agents all events but their end
 
 
 class TooSoonError(RejectedError):
-    """Fewer days than a user agent may be away."""
+    """`days` is less than user agents may stay away."""
 
     label = "too_soon"
 
@@ -47,11 +54,11 @@ class Purged(msgspec.Struct, frozen=True):
     candidates: int
     unchanged: int
     removed: int
-    orphans: int = 0  # of the marked, confirmed or removed: without a record
+    orphans: int = 0  # of the marked, confirmed or removed ones: without a record
 
 
 def stale(router: DataFrame, alive: DataFrame, before_ms: int) -> DataFrame:
-    """User agents without a connection since `before_ms`, and without an event (`uah`) either."""
+    """User agents without a connection since `before_ms` and without an event (`uah`)."""
     old = router.where(F.col("connected_at_ms") < before_ms)
     seen = alive.select("uah").distinct()
     again = seen.withColumnRenamed("uah", "uah_before")
@@ -59,14 +66,16 @@ def stale(router: DataFrame, alive: DataFrame, before_ms: int) -> DataFrame:
 
 
 def orphans(router: DataFrame, channels: DataFrame, messages: DataFrame, *more: str) -> DataFrame:
-    """The hashes (`uah`, and what goes with them) of those who have something, but no record."""
+    """The hashes (`uah` and `more`) of user agents with rows but without a record."""
     left = channels.select("uah", *more).union(messages.select("uah", *more)).distinct()
     return left.join(router.select("uah"), on="uah", how="left_anti")
 
 
 def mark(ctx: Context, store: StoreHandle, *, days: int = DAYS) -> Purged:
     if days < DAYS_MIN:
-        raise TooSoonError(f"a user agent may be away for {DAYS_MIN} days; {days} is too few")
+        raise TooSoonError(
+            f"days must be at least {DAYS_MIN}, which user agents may stay away; not {days}"
+        )
     now_ms = ctx.clock.now_ms()
     before_ms = now_ms - days * DAY_MS
     alive = ctx.lake.read(EVENTS).where(
@@ -94,7 +103,7 @@ def confirm(ctx: Context, store: StoreHandle, *, hold_s: float = HOLD_S) -> Purg
 def delete(
     ctx: Context, store: StoreHandle, *, apply: bool, rate_per_s: float | None = None
 ) -> Purged:
-    """Without `apply`, counts."""
+    """Removes the confirmed candidates; without `apply`, only counts them."""
     confirmed = _candidates(ctx, "confirmed", older_than_s=0)
     lost = _candidates(ctx, "orphan_confirmed", older_than_s=0)
     candidates = confirmed.count()
@@ -135,7 +144,7 @@ def _tell(ctx: Context, candidates: int, unchanged: int, removed: int, orphans: 
 
 
 class _Rows:
-    """The store's tables, read once: each step asks several questions of them."""
+    """The store's tables, read once for the several queries of a step."""
 
     def __init__(self, router: DataFrame, channels: DataFrame, messages: DataFrame) -> None:
         self.router = router
@@ -159,7 +168,7 @@ def _rows(ctx: Context, store: StoreHandle, *, raw: bool = False) -> Generator[_
 
 
 def _nobodys(found: DataFrame) -> DataFrame:
-    """As candidates: there is no record whose version could be told."""
+    """Orphans as candidates, without a version because they have no record."""
     none = F.lit(0).cast("bigint")
     return found.select("uah", none.alias("version"), none.alias("connected_at_ms"))
 

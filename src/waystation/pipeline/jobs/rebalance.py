@@ -1,10 +1,10 @@
-"""A plan that evens out the load of the servers of queues, for `cluster move --plan`.
+"""Job `rebalance`: plans slot moves that balance queue servers, for `cluster move --plan`.
 
 Input: `slot_minutely` of a window, and a file with servers and the slots they own. Output: a plan
 as JSON, and its moves in `slot_plan`.
 Progress: none; a plan is a pure function of its input, and its name is a hash of its moves.
 Idempotence: the same plan is written once a day.
-Cost: one pass over the minutes of the window; the planning itself runs here, in milliseconds.
+Cost: one pass over the minutes of the window; planning takes milliseconds.
 """
 
 import datetime as dt
@@ -20,7 +20,7 @@ from waystation.pipeline.transforms import slots
 
 
 class NodeSlots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server, what it can carry beside the others, and the slots it owns, as ranges."""
+    """A server, its relative capacity, and the slots it owns, as ranges."""
 
     node: int
     capacity: float = 1.0
@@ -28,15 +28,15 @@ class NodeSlots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`{"epoch": 7, "nodes": [{"node": 1, "capacity": 1.0, "slots": [[0, 4095]]}]}`; the bare
-    list of nodes will do."""
+    """`{"epoch": 7, "nodes": [{"node": 1, "capacity": 1.0, "slots": [[0, 4095]]}]}`, or only the
+    list of nodes."""
 
     nodes: tuple[NodeSlots, ...]
     epoch: int | None = None
 
 
 class BadNodesError(RejectedError):
-    """The file does not say who owns the slots."""
+    """The file is not a valid list of servers and slots."""
 
     label = "bad_nodes"
 
@@ -48,7 +48,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 def read_nodes(text: bytes) -> Cluster:
-    """Servers, and the owner of each slot."""
+    """Parses servers and the owner of each slot."""
     try:
         if text.lstrip().startswith(b"["):
             file = NodesFile(msgspec.json.decode(text, type=tuple[NodeSlots, ...]))
@@ -76,7 +76,7 @@ def run(
     tolerance: float = 0.05,
     wave_bytes_max: int = 1 << 30,
 ) -> Plan:
-    """By the load of `window_days` up to `until`, by default the newest day that there is."""
+    """Plans by the load of `window_days` up to `until`, by default the newest day."""
     minutes = ctx.lake.table(SLOT_MINUTELY).open()
     known = sorted(minutes.partition_values("date"))
     last = until or (dt.date.fromisoformat(known[-1]) if known else _today(ctx))
@@ -113,7 +113,7 @@ def _today(ctx: Context) -> dt.date:
 
 
 def _keep(ctx: Context, plan: Plan, day: dt.date) -> None:
-    """The plan's moves take the place of an older plan's of the same day."""
+    """Writes the plan's moves, replacing an older plan of the same day."""
     out = ctx.lake.table(SLOT_PLAN).open()
     rows = [
         {

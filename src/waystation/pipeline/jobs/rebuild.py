@@ -1,12 +1,12 @@
-"""Days of messages computed anew from the events.
+"""Job `rebuild`: recomputes days of messages from the events.
 
-Input: `events`. Outputs: `msg`; `msg_inc` loses what is in it of those days.
-Progress: none. Idempotence: a fold of all events of a message is what all its partial folds give;
-so the rebuilt day equals the one that was kept up, row for row. The two commits come in the order
-of `merge`, for the same reason.
+Input: `events`. Outputs: `msg`; the rows of those days are removed from `msg_inc`. Progress: none.
+Idempotence: a fold of all events of a message equals the merge of its partial folds, so a rebuilt
+day equals the incremental one, row for row. The two commits have the order of `merge`, for the same
+reason.
 Cost: one pass over the events from the first of the days on.
 
-Days of other tables are computed anew by their own jobs, which take days as an argument.
+Jobs of other tables recompute days themselves; they take days as an argument.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,8 @@ NAME = "rebuild"
 
 
 def run(ctx: Context, days: Iterable[date]) -> JobResult:
-    """A message's events may come until its TTL has passed, but never a day before it."""
+    """Reads events from a day before `days` on: events of a message may follow until its TTL
+    ends."""
     wanted = sorted(days)
     texts = {day.isoformat() for day in wanted}
     merged, increments = ctx.lake.table(MSG).open(), ctx.lake.table(MSG_INC).open()

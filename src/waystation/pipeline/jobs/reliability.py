@@ -1,11 +1,10 @@
-"""What became of messages: the funnel, latencies and losses of each day of messages.
+"""Job `reliability`: outcomes, latencies and losses of each day of messages.
 
-Input: `msg_inc` and `msg`, the days of messages that were touched, and those in which a message
-has come overdue since; `events` for the ids of lost messages. Outputs: `rel_hourly`,
-`rel_latency`, `rel_loss`.
-Progress: `reliability` in each output is the version of `msg_inc` that it has read.
-Idempotence: days are computed whole and exchanged; `now` comes from the events.
-Cost: one pass over a day's messages for each output; one over milestones if any are lost.
+Input: `msg_inc` and `msg` of changed days and of days with a message that has become overdue;
+`events` for the ids of lost messages. Outputs: `rel_hourly`, `rel_latency`, `rel_loss`.
+Progress: `reliability` in each output is the version of `msg_inc` that was read.
+Idempotence: days are computed whole and replaced; `now` comes from the events.
+Cost: one pass over a day's messages per output; one over milestones if messages were lost.
 """
 
 import datetime as dt
@@ -54,14 +53,14 @@ def run(ctx: Context, days: Days = None) -> JobResult:
 
 
 def overdue(work: DaysRun, now_us: int) -> set[dt.date]:
-    """Days in which a message that was in flight has passed its deadline."""
+    """Days with an in-flight message whose deadline has passed."""
     table = work.outputs[REL_HOURLY.name].read()
     late = table.groupBy("day").agg(F.min("next_deadline").alias("first"))
     return {row.day for row in late.where(F.col("first") <= now_us).collect()}
 
 
 def since(events: Handle, day: dt.date) -> DataFrame:
-    """Events from a day of messages on; what is told of them earlier has a clock that is off."""
+    """Events from a day on; earlier events of its messages come from wrong clocks."""
     first = (day - dt.timedelta(days=1)).isoformat()
     later = {value for value in events.partition_values("date") if value >= first}
     return events.read(date=later)

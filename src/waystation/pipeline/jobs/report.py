@@ -1,8 +1,8 @@
-"""One page over some days, or its tables for other programs.
+"""Job `report`: writes one HTML page over some days, or its tables as files.
 
-Input: gold tables. Output: files in a folder; the lake is not changed.
+Input: result tables. Output: files in a folder; the lake is not changed.
 Progress: none; the same tables give the same bytes.
-Cost: some two dozen small queries; nothing that grows with single events.
+Cost: about two dozen small queries, independent of the number of events.
 """
 
 import datetime as dt
@@ -23,7 +23,7 @@ Form = Literal["html", "json", "csv", "parquet"]
 
 
 def days_known(ctx: Context) -> list[dt.date]:
-    """Every day of which the lake can tell something."""
+    """Every day with rows in a result table."""
     found = ctx.lake.table(REL_NODES).open().partition_values("date")
     found |= ctx.lake.table(REL_HOURLY).open().partition_values("mdate")
     return sorted(dt.date.fromisoformat(day) for day in found)
@@ -32,7 +32,7 @@ def days_known(ctx: Context) -> list[dt.date]:
 def run(
     ctx: Context, out: Path, days: list[dt.date] | None = None, form: Form = "html"
 ) -> JobResult:
-    """Without days, those of the last month that there are."""
+    """Without `days`, those of the last month."""
     chosen = days if days is not None else days_known(ctx)[-30:]
     tables = collect(ctx, chosen)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""What happened in each of the 4096 slots, by the minute.
+"""Job `slots`: load of each of the 4096 slots per minute.
 
-Input: `events` of the days that are due. Output: `slot_minutely`.
-Progress: `slots` in it is the version of `events` that it has read.
-Idempotence: days are computed whole and exchanged.
+Input: `events` of due days. Output: `slot_minutely`.
+Progress: `slots` in the output is the version of `events` that was read.
+Idempotence: days are computed whole and replaced.
 Cost: one pass over a day's queue events.
 """
 

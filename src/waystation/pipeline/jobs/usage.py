@@ -1,8 +1,8 @@
-"""Who uses the platform, and for what.
+"""Job `usage`: daily counts of operations and of distinct ids.
 
-Input: `events` of the days that are due. Outputs: `usage_daily`, `usage_sketches`.
-Progress: `usage` in each output is the version of `events` that it has read.
-Idempotence: days are computed whole and exchanged.
+Input: `events` of due days. Outputs: `usage_daily`, `usage_sketches`.
+Progress: `usage` in each output is the version of `events` that was read.
+Idempotence: days are computed whole and replaced.
 Cost: two passes over a day's events.
 """
 

@@ -3,10 +3,11 @@
 Rule 1: a partition past its table's retention is removed by a `swap` without new files.
 Rule 2: a removed file is deleted `delete_after_s` after its removal, and only when every job that
         reads the table has passed the commit that added it.
-Rule 3: a file that no commit ever named (a run died) is deleted when it is that old itself.
-Rule 4: without `apply`, everything is counted and nothing is done.
+Rule 3: a file that no commit names (of a crashed run) is deleted when it is that old.
+Rule 4: without `apply`, files are only counted.
 
-Inputs and outputs: all tables. Idempotence: deleting again finds nothing.
+Inputs and outputs: all tables.
+Idempotence: deleting again finds nothing.
 """
 
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ class Vacuumed(msgspec.Struct, frozen=True):
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What the log still tells of files that a table has or had."""
+    """Files that the log names, present and removed."""
 
     added_in: dict[str, int]
     removed_at_ms: dict[str, int]
@@ -39,7 +40,7 @@ class _Known(msgspec.Struct, frozen=True):
 def run(
     ctx: Context, specs: Iterable[TableSpec], *, apply: bool, at_once: bool = False
 ) -> list[Vacuumed]:
-    """`at_once` deletes removed files without waiting: what `forget` owes the one who asked."""
+    """`at_once` deletes removed files without waiting, which `forget` needs."""
     done: list[Vacuumed] = []
     for spec in specs:
         table = ctx.lake.table(spec)
@@ -82,7 +83,7 @@ def _delete(ctx: Context, handle: Handle, *, apply: bool, at_once: bool) -> tupl
             if waits or (added_in or 0) > read_by_all:
                 continue
         elif added_in is not None or found.changed_at_ms > oldest_ms:
-            continue  # committed since we looked, or of a run that may still commit it
+            continue  # committed meanwhile, or of a run that may still commit it
         count += 1
         size += found.size_bytes
         if apply:
@@ -101,12 +102,12 @@ def _known(handle: Handle) -> _Known:
                 case Removed():
                     known.removed_at_ms[change.path] = change.at_ms
     except HistoryGoneError:
-        pass  # trimmed while we read: what we know is enough to be careful
+        pass  # trimmed meanwhile: the files known so far suffice
     return known
 
 
 def _read_by_all(ctx: Context, handle: Handle) -> int:
-    """The version that even the slowest consumer has read."""
+    """The version that all consumers have read."""
     versions = [
         table.open().progress(job) or 0
         for spec, job in consumers(handle.spec.name)

@@ -1,1 +1,1 @@
-"""One page that tells what happened: tables, drawings, and the page around them."""
+"""The report: one HTML page with tables and charts."""

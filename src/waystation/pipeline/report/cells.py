@@ -1,4 +1,4 @@
-"""Small parts of the page: numbers as people read them, tables, figures."""
+"""Parts of the page: formatted numbers, tables, figures."""
 
 from collections.abc import Sequence
 from html import escape
@@ -36,7 +36,7 @@ def share(part: float, whole: float) -> str:
         return "–"
     text = f"{100 * part / whole:.2f}"
     if text == "100.00" and part < whole:
-        text = "99.99"  # whoever reads 100 may rely on it
+        text = "99.99"  # 100 is shown only for exactly 100 %
     return f"{text} %"
 
 
@@ -66,7 +66,7 @@ def _cell(row: Row, column: Column) -> str:
 
 def table(rows: Sequence[Row], *columns: Column) -> str:
     if not rows:
-        return "<p>Nothing of this kind happened.</p>"
+        return "<p>No events of this kind.</p>"
     heads = "".join(
         f"<th{'' if column.form == 't' else ' class=n'}>{escape(column.head)}</th>"
         for column in columns
@@ -90,7 +90,7 @@ def figure(caption: str, drawing: str, series: Sequence[plots.Series] = ()) -> s
 
 
 def clock(row: Row, days: int) -> str:
-    """When a point is, as short as its page allows."""
+    """Label of a point in time; with the date if the report has several days."""
     minute = row["minute"] if "minute" in row else row["hour"] * 60
     time = f"{minute // 60:02}:{minute % 60:02}"
     return time if days == 1 else f"{row['day'][5:]} {time}"

@@ -1,4 +1,4 @@
-"""What is asked of the platform: capacity, forecast, usage, abuse."""
+"""Sections about load: capacity, forecast, usage, abuse."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from waystation.pipeline.report import plots
 from waystation.pipeline.report.cells import Column, clock, figure, table
 from waystation.pipeline.report.tables import Row, Tables
 
-MODELS = {"trend": "trend and week", "mean": "mean of the day", "week_ago": "as a week ago"}
+MODELS = {"trend": "trend and week", "mean": "daily mean", "week_ago": "same as a week ago"}
 
 
 def capacity(tables: Tables) -> str:
@@ -26,20 +26,20 @@ def capacity(tables: Tables) -> str:
         row | {"resource": row["resource"].replace("_", " ")} for row in tables["capacity_units"]
     ]
     return (
-        figure("Asked for in a minute, at most", plots.lines("load", ticks, series), series)
-        + "<h3>What stores must be able to do</h3>"
-        + "<p>Units a second of the busiest minute in the busiest hour, and with headroom. One unit"
-        " carries the last column of what drives it.</p>"
+        figure("Highest demand per minute", plots.lines("load", ticks, series), series)
+        + "<h3>Required store capacity</h3>"
+        + "<p>Units per second in the busiest minute of the busiest hour, and with headroom."
+        " The last column is the amount of the driver that one unit carries.</p>"
         + table(
             units,
             Column("day", "day", "t"),
             Column("resource", "units", "t"),
             Column("busiest_hour", "busiest hour", "c"),
-            Column("units", "units in all"),
+            Column("units", "total units"),
             Column("rate_p99", "a second"),
             Column("provision", "to provide"),
             Column("driver", "driven by", "t"),
-            Column("driver_per_unit", "of it in a unit"),
+            Column("driver_per_unit", "driver per unit"),
         )
         + "<h3>Forecast</h3>"
         + _forecast(tables["forecast"])
@@ -47,14 +47,14 @@ def capacity(tables: Tables) -> str:
 
 
 def _forecast(rows: Sequence[Row]) -> str:
-    """The next three months of notifications, and what becomes of everything else."""
+    """The next three months of notifications, and a table for all resources."""
     if not rows:
-        return "<p>There is not yet a whole day to forecast from.</p>"
+        return "<p>A forecast needs at least one whole day of events.</p>"
     drawn = [row for row in rows if row["resource"] == "notifications"]
     series = [
-        plots.Series("9 of 10 times less", [row["p90"] for row in drawn], "c3"),
-        plots.Series("as often more as less", [row["p50"] for row in drawn], "c1"),
-        plots.Series("9 of 10 times more", [row["p10"] for row in drawn], "c2"),
+        plots.Series("90 % quantile", [row["p90"] for row in drawn], "c3"),
+        plots.Series("median", [row["p50"] for row in drawn], "c1"),
+        plots.Series("10 % quantile", [row["p10"] for row in drawn], "c2"),
     ]
     ticks = [row["target"][5:] for row in drawn]
     last: dict[str, Row] = {row["resource"]: row for row in rows}
@@ -68,12 +68,12 @@ def _forecast(rows: Sequence[Row]) -> str:
     ]
     return (
         (
-            figure("Notifications a day", plots.lines("forecast", ticks, series), series)
+            figure("Notifications per day", plots.lines("forecast", ticks, series), series)
             if drawn
             else ""
         )
-        + "<p>A day three months from now. The error is that of the last week, had it been"
-        " forecast from the weeks before.</p>"
+        + "<p>Forecast for the day three months from now. The error is that of a forecast of the"
+        " last week from the weeks before it.</p>"
         + table(
             listed,
             Column("resource", "asked for", "t"),
@@ -83,7 +83,7 @@ def _forecast(rows: Sequence[Row]) -> str:
             Column("p90", "90 %"),
             Column("model", "model", "t"),
             Column("mape", "error"),
-            Column("naive_mape", "error of a week ago"),
+            Column("naive_mape", "error of a week-ago model"),
         )
     )
 
@@ -95,7 +95,7 @@ def usage(tables: Tables) -> str:
         entry[f"d{row['days']}"] = row["distinct"]
     counted = [row | {"what": row["what"].replace("_", " ")} for row in tables["usage"]]
     return (
-        "<h3>Different ones, up to the last day</h3>"
+        "<h3>Distinct ids, up to the last day</h3>"
         + table(
             list(windows.values()),
             Column("what", "who", "t"),
@@ -103,7 +103,7 @@ def usage(tables: Tables) -> str:
             Column("d7", "7 days"),
             Column("d30", "30 days"),
         )
-        + "<h3>What they did</h3>"
+        + "<h3>Activity</h3>"
         + table(
             counted,
             Column("what", "what", "t"),
@@ -126,16 +126,19 @@ def abuse(tables: Tables) -> str:
         for row in tables["abuse"]
     ]
     if not found:
-        return "<p>Nobody stood out.</p>"
-    return "<p>Advice, not a verdict: what stands out from the hour before.</p>" + table(
-        found,
-        Column("kind", "kind", "t"),
-        Column("who", "who", "t"),
-        Column("first", "from", "t"),
-        Column("n", "n"),
-        Column("peak", "in a minute"),
-        Column("baseline", "usual"),
-        Column("score", "score"),
-        Column("share", "share"),
-        Column("nodes", "nodes", "t"),
+        return "<p>No findings.</p>"
+    return (
+        "<p>Senders and slots far above the hour before. A finding is a hint, not proof.</p>"
+        + table(
+            found,
+            Column("kind", "kind", "t"),
+            Column("who", "who", "t"),
+            Column("first", "from", "t"),
+            Column("n", "n"),
+            Column("peak", "peak per minute"),
+            Column("baseline", "usual"),
+            Column("score", "score"),
+            Column("share", "share"),
+            Column("nodes", "nodes", "t"),
+        )
     )

@@ -1,7 +1,7 @@
-"""The page: tables and drawings in one self-contained HTML document.
+"""The page: tables and charts in one self-contained HTML document.
 
-Rule 1: no network, no clock, no chance: the same tables give the same bytes.
-Rule 2: every number on it stands in a table, and all tables are in it as JSON.
+The page uses no network, clock or randomness: the same tables give the same bytes. Every number is
+in a table, and the page contains all tables as JSON.
 """
 
 import json
@@ -38,7 +38,7 @@ def page(tables: Tables, *, title: str = "Waystation") -> str:
             f"<header><h1>{escape(title)}</h1><p>What happened to every message, {escape(span)},"
             f" UTC.</p><nav>{links}</nav></header>",
             f"<main>{body}</main>",
-            "<footer>Hashes are keyed and tell nobody apart outside of this installation. Groups of"
+            "<footer>Hashes are keyed: they identify no one outside this installation. Groups of"
             " fewer than 20 user agents are counted as other.</footer>",
             f'<script type="application/json" id="tables">{data}</script>',
             f"<script>{_packaged('sort.js')}</script>",
@@ -53,7 +53,7 @@ def _packaged(name: str) -> str:
 
 
 def csv(rows: Sequence[dict[str, Any]]) -> str:
-    """A table for spreadsheets; an absent value is empty."""
+    """A table as CSV; nulls are empty."""
     if not rows:
         return ""
     lines = [",".join(rows[0])]

@@ -1,9 +1,8 @@
-"""Drawings of numbers as SVG: lines, stacked areas, bars, histograms and a map of slots.
+"""Charts as SVG: lines, stacked columns, bars, histograms and a heat map of slots.
 
-Rule 1: the same numbers give the same bytes: no ids, no clock, coordinates with one decimal.
-Rule 2: everything is read without a script; a mark's value is in its `<title>`, which a browser
-        shows when it is pointed at.
-Rule 3: colours are names of the page's style sheet, so that light, dark and print each have theirs.
+The same numbers give the same bytes: no ids, no clock, coordinates with one decimal. Charts need no
+script; the value of a mark is in its `<title>`, which browsers show as a tooltip. Colours are
+classes of the style sheet, which has variants for light, dark and print.
 """
 
 import math
@@ -17,15 +16,15 @@ WIDTH, HEIGHT = 860, 260
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 34
 _TICKS = 5
 _LABELS_MAX = 9
-_STRIDES = (1, 2, 3, 4, 6, 12, 24, 36, 48, 72, 96, 144, 288)  # hours and days fall on labels
+_STRIDES = (1, 2, 3, 4, 6, 12, 24, 36, 48, 72, 96, 144, 288)  # labels fall on hours and days
 _MOMENTS_MS = (1, 10, 100, 1e3, 1e4, 6e4, 6e5, 3.6e6, 8.64e7, 8.64e8)  # 1 ms … 1 s, 1 min, 1 h, 1 d
-_LETTER_PX = 7.2  # of a label, about
+_LETTER_PX = 7.2  # approximate width of a letter in a label
 
 
 class Series(NamedTuple):
     name: str
     values: Sequence[float]
-    tone: str  # a colour's name in the style sheet
+    tone: str  # a colour class of the style sheet
 
 
 class Bar(NamedTuple):
@@ -68,7 +67,7 @@ def _text(x: float, y: float, text: str, kind: str = "m") -> str:
 
 
 class _Frame:
-    """Where values lie in the plot, and its axes."""
+    """Maps values to coordinates, and draws the axes."""
 
     def __init__(self, points: int, most: float) -> None:
         self.steps = nice_steps(most)
@@ -93,7 +92,7 @@ class _Frame:
         return parts + self.names(labels)
 
     def names(self, labels: Sequence[str], shift: float = 0.0) -> list[str]:
-        """Some of the labels, so that they do not touch each other or the edge."""
+        """As many labels as fit without touching each other or the edge."""
         return [
             _text(x, HEIGHT - 12, labels[at])
             for at in range(0, len(labels), _stride(len(labels)))
@@ -107,7 +106,7 @@ def _stride(count: int) -> int:
 
 
 class _Durations(_Frame):
-    """As above, for milliseconds on a logarithmic axis."""
+    """A frame for milliseconds on a logarithmic axis."""
 
     def __init__(self, points: int, least: float, most: float) -> None:
         super().__init__(points, 1.0)
@@ -128,7 +127,7 @@ class _Durations(_Frame):
 def lines(
     label: str, ticks: Sequence[str], series: Sequence[Series], *, durations: bool = False
 ) -> str:
-    """One line for each series; `ticks` name the points. `durations`: milliseconds, logarithmic."""
+    """One line per series; `ticks` name the points. `durations`: milliseconds, logarithmic axis."""
     values = [value for one in series for value in one.values]
     most = max(values, default=0.0)
     if durations:
@@ -147,7 +146,7 @@ def lines(
 
 
 def stacked(label: str, ticks: Sequence[str], series: Sequence[Series]) -> str:
-    """Columns on top of each other, one for each point; the first series is at the bottom."""
+    """Stacked columns, one per point; the first series is at the bottom."""
     totals = [sum(values) for values in zip(*(one.values for one in series), strict=True)]
     frame = _Frame(len(ticks) + 1, max(totals, default=0.0))
     wide = frame.x(1) - frame.x(0)
@@ -170,7 +169,7 @@ def stacked(label: str, ticks: Sequence[str], series: Sequence[Series]) -> str:
 
 
 def bars(label: str, rows: Sequence[Bar]) -> str:
-    """Bars from left to right under each other, with their texts beside them."""
+    """Horizontal bars with their texts beside them."""
     name_px = min(230.0, 12 + _LETTER_PX * max((len(row.label) for row in rows), default=0))
     text_px = 16 + _LETTER_PX * max((len(row.text) for row in rows), default=0)
     most = max((row.value for row in rows), default=0.0) or 1.0
@@ -192,9 +191,9 @@ def bars(label: str, rows: Sequence[Bar]) -> str:
 def histogram(
     label: str, edges: Sequence[float], counts: Sequence[float], marks: Sequence[tuple[str, float]]
 ) -> str:
-    """Counts between edges on a logarithmic axis, in milliseconds, with named marks on it."""
+    """Counts between edges on a logarithmic axis in milliseconds, with named marks."""
     if not counts:
-        return _svg([_text(WIDTH / 2, HEIGHT / 2, "nothing was measured")], label)
+        return _svg([_text(WIDTH / 2, HEIGHT / 2, "no measurements")], label)
     frame = _Frame(2, max(counts))
     low, high = math.log10(edges[0]), math.log10(edges[-1])
     span = (high - low) or 1.0
@@ -220,15 +219,17 @@ def histogram(
         at = x(millis)
         wide = (len(name) + 1) * _LETTER_PX
         parts.append(f'<path class="mark" d="M{at:.1f} {TOP}V{frame.y(0):.1f}"/>')
-        if at - taken > wide:  # else it would lie on the one before
-            kind = "s" if at + wide < WIDTH else "s e"  # at the right edge, to the left of it
+        if at - taken > wide:  # else it would overlap the label before
+            kind = (
+                "s" if at + wide < WIDTH else "s e"
+            )  # at the right edge the label is left of the mark
             parts.append(_text(at + (4 if kind == "s" else -4), TOP + 10, name, kind))
             taken = at
     return _svg(parts, label)
 
 
 def duration(millis: float) -> str:
-    """A time span as people say it."""
+    """A duration with a suitable unit."""
     if millis < 1000:
         return f"{significant(millis, 3)} ms"
     for limit, divisor, unit in ((60e3, 1e3, "s"), (3600e3, 60e3, "min"), (172_800e3, 3600e3, "h")):
@@ -238,9 +239,9 @@ def duration(millis: float) -> str:
 
 
 def heat_map(label: str, values: dict[int, float], side: int = 64, levels: int = 9) -> str:
-    """A square of `side` × `side` cells by number; the more, the stronger the colour.
+    """A square of `side` × `side` cells by number; higher values have stronger colours.
 
-    Levels are logarithmic, because load usually is: one hot slot must not blank out the rest.
+    Levels are logarithmic, so one hot slot does not hide the differences of the others.
     """
     cell = 9
     most = max(values.values(), default=0.0)

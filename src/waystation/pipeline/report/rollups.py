@@ -1,6 +1,6 @@
-"""Rows of a report from frames: few of them, in an order that never changes.
+"""Aggregates frames to the few rows of a report, in a fixed order.
 
-Most of a small query is planning it, so what can be asked of a table together is asked together.
+Most of a small query's time is planning, so several groupings of a table share one query.
 """
 
 import datetime as dt
@@ -18,13 +18,13 @@ Row = dict[str, Any]
 def rollups(
     frame: DataFrame, sets: Mapping[str, Sequence[str]], *columns: Column
 ) -> dict[str, list[Row]]:
-    """Several groupings of the same rows by one query, each in the order of its keys."""
+    """Several groupings of the same rows in one query, each ordered by its keys."""
     keys = list(dict.fromkeys(name for by in sets.values() for name in by))
     grouped = frame.groupingSets([list(by) for by in sets.values()], *keys)
     rows = rows_of(grouped.agg(F.grouping_id().alias("_set"), *columns))
     found: dict[str, list[Row]] = {}
     for what, by in sets.items():
-        # A bit for every key, the last one lowest; set if the key was summed over.
+        # grouping_id: one bit per key, the last key lowest; set if the key was aggregated away.
         number = int("0" + "".join(str(int(key not in by)) for key in keys), 2)
         mine = [row for row in rows if row["_set"] == number]
         found[what] = without(_ordered(mine, by), ["_set", *(key for key in keys if key not in by)])
@@ -32,7 +32,7 @@ def rollups(
 
 
 def rows_of(frame: DataFrame, *order: str) -> list[Row]:
-    """In the order of some columns, which tell rows apart; nothing comes last."""
+    """Rows ordered by columns that are unique together; nulls last."""
     rows: list[Row] = [row.asDict() for row in frame.collect()]
     for row in rows:
         for name, value in row.items():
@@ -49,8 +49,7 @@ def _ordered(rows: list[Row], order: Sequence[str]) -> list[Row]:
 
 
 def quantile_rows(buckets: DataFrame, *by: str) -> list[Row]:
-    """The value of a bucket may lie above everything that was in it; nobody waited longer than
-    the longest."""
+    """Quantiles, limited to the maximum: a bucket's value may exceed every value in it."""
     rows = rows_of(quantiles(buckets, by), *by)
     return [
         {
@@ -62,12 +61,12 @@ def quantile_rows(buckets: DataFrame, *by: str) -> list[Row]:
 
 
 def zero(column: Column) -> Column:
-    """A sum over nothing."""
+    """The sum, 0 for no rows."""
     return F.coalesce(column, F.lit(0).cast("bigint"))
 
 
 def nothing(frame: DataFrame, name: str) -> Column:
-    """In place of a column."""
+    """A typed null in place of a column."""
     return F.lit(None).cast(frame.schema[name].dataType).alias(name)
 
 

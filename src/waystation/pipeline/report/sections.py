@@ -1,4 +1,4 @@
-"""What stands on the page, section by section."""
+"""The sections of the page."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -44,10 +44,10 @@ MILESTONES = {
     "stored": "stored",
     "retrieved": "fetched from storage",
     "int_transmitted": "relayed to a node",
-    "int_accepted": "taken by the node",
+    "int_accepted": "accepted by the node",
     "bridge_transmitted": "handed to a bridge",
     "transmitted": "sent to the user agent",
-    "accepted": "accepted by it",
+    "accepted": "accepted by the user agent",
     "delivered": "acked",
     "decryption_error": "could not be decrypted",
     "not_delivered": "not shown",
@@ -84,12 +84,12 @@ def overview(tables: Tables) -> str:
         _tile(share(total.get("delivered_or_bridged", 0), messages), "delivered or bridged"),
         _tile(share(total.get("success_mozilla", 0), messages), "delivered, bridged or sent"),
         _tile(number(lost), "lost", bad=lost > 0),
-        _tile(plots.duration(e2e["p50_ms"]) if e2e else "–", "half are acked within"),
-        _tile(plots.duration(e2e["p99_ms"]) if e2e else "–", "99 of 100 are acked within"),
-        _tile(number(connected), "connections at most"),
-        _tile(number(parties), "party sessions at most"),
-        _tile(number(missing), "events that nodes lost", bad=missing > 0),
-        _tile(number(unexplained), "events that nobody can explain", bad=unexplained > 0),
+        _tile(plots.duration(e2e["p50_ms"]) if e2e else "–", "median time to ack"),
+        _tile(plots.duration(e2e["p99_ms"]) if e2e else "–", "99 % are acked within"),
+        _tile(number(connected), "peak connections"),
+        _tile(number(parties), "peak party sessions"),
+        _tile(number(missing), "events lost by nodes", bad=missing > 0),
+        _tile(number(unexplained), "unexplained events", bad=unexplained > 0),
     ]
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
@@ -131,15 +131,15 @@ def reliability(tables: Tables) -> str:
         Column("bytes", "payload", "b"),
     )
     return (
-        "<p>A message has one outcome. It is expired when it was stored or sent and nobody acked it"
-        " until its TTL and fifteen minutes had passed, and lost when it was neither.</p>"
+        "<p>A message has one outcome. Without an ack until 15 minutes after its TTL, it is"
+        " expired if it was stored or sent, and lost otherwise.</p>"
         + figure("Outcomes", plots.bars("messages by outcome", outcomes))
         + figure(
             "Outcomes by the hour in which a message was received",
             plots.stacked("messages by hour and outcome", ticks, series),
             series,
         )
-        + figure("How far messages came", plots.bars("messages by milestone", funnel))
+        + figure("Messages by last milestone", plots.bars("messages by milestone", funnel))
         + "<h3>By network and path</h3>"
         + table(
             tables["paths"], Column("via", "network", "t"), Column("path", "path", "t"), *counts_of
@@ -163,7 +163,7 @@ _QUANTILES = tuple(
 
 
 def bins(buckets: Sequence[Row]) -> tuple[list[float], list[float]]:
-    """Fine buckets as coarse bars: eight to a power of ten."""
+    """Merges fine buckets to coarse bars: eight per power of ten."""
     found: dict[int, float] = {}
     for row in buckets:
         # The bucket's upper edge is g^b ms.
@@ -189,10 +189,9 @@ def latency(tables: Tables) -> str:
     named = [row | {"measure": MEASURES[row["measure"]]} for row in tables["latency"]]
     skewed = [row | {"measure": MEASURES[row["measure"]]} for row in tables["clamped"]]
     return (
-        "<p>Values come from buckets one hundredth wide, so they are off by one hundredth at"
-        " most.</p>"
+        "<p>Values come from buckets that are 1 % wide, so the error is at most 1 %.</p>"
         + figure(
-            "Messages by the time from received to acked",
+            "Messages by time from received to acked",
             plots.histogram("messages by latency", edges, counts, marks),
         )
         + figure(
@@ -210,14 +209,14 @@ def latency(tables: Tables) -> str:
             Column("n", "messages"),
             *_QUANTILES,
         )
-        + "<h3>Negative for a clock that is off, counted as nothing</h3>"
+        + "<h3>Negative latencies (wrong clocks), counted as zero</h3>"
         + table(skewed, Column("measure", "from, to", "t"), Column("clamped", "messages"))
     )
 
 
 def loss(tables: Tables) -> str:
     return (
-        "<h3>Lost messages, by where they were seen last</h3>"
+        "<h3>Lost messages, by last milestone</h3>"
         + table(
             tables["losses"],
             Column("state", "last milestone", "t"),
@@ -225,7 +224,7 @@ def loss(tables: Tables) -> str:
             Column("peer", "meant for", "t"),
             Column("messages", "messages"),
         )
-        + "<h3>Said again for the same message</h3>"
+        + "<h3>Repeated events of one message</h3>"
         + table(
             tables["repeats"],
             Column("k", "event", "t"),
@@ -233,7 +232,7 @@ def loss(tables: Tables) -> str:
             Column("messages", "messages"),
             Column("repeated", "again"),
         )
-        + "<h3>What nodes wrote</h3>"
+        + "<h3>Events per node</h3>"
         + table(
             tables["nodes"],
             Column("node", "node", "t"),
@@ -245,7 +244,7 @@ def loss(tables: Tables) -> str:
             Column("gap", "dropped"),
             Column("missing", "missing"),
         )
-        + "<h3>What nodes counted, and what is here</h3>"
+        + "<h3>Counters of nodes, compared with events</h3>"
         + table(
             tables["reconcile"],
             Column("node", "node", "t"),
@@ -262,7 +261,7 @@ def connections(tables: Tables) -> str:
     series = [plots.Series("connections", [row["peak"] for row in points], "c1")]
     ticks = [clock(row, days) for row in points]
     return (
-        figure("Connections at the same time, at most", plots.lines("connections", ticks, series))
+        figure("Peak concurrent connections", plots.lines("connections", ticks, series))
         + "<h3>How connections ended</h3>"
         + table(
             tables["connection_ends"],
@@ -272,7 +271,7 @@ def connections(tables: Tables) -> str:
             Column("median_s", "median length", "s"),
             Column("median_away_s", "median absence before", "s"),
         )
-        + "<h3>What nodes did for them</h3>"
+        + "<h3>Work per node</h3>"
         + table(_spoken(tables["connection_totals"]), Column("what", "what", "t"), Column("n", "n"))
         + "<h3>Platforms</h3>"
         + table(
@@ -292,11 +291,11 @@ def _spoken(rows: Sequence[Row]) -> list[Row]:
 def slots(tables: Tables) -> str:
     rows = tables["slots"]
     if not rows:
-        return "<p>No queue was used.</p>"
+        return "<p>No queue operations.</p>"
     hottest = sorted(rows, key=lambda row: (-row["ops"], row["slot"]))[:20]
     return (
         figure(
-            "Operations in each of the 4096 slots",
+            "Operations by slot (4096 slots)",
             plots.heat_map("operations by slot", {row["slot"]: row["ops"] for row in rows}),
         )
         + "<h3>The busiest slots</h3>"
@@ -326,11 +325,11 @@ def presence(tables: Tables) -> str:
     days = len(tables["days"])
     points = tables["party_minutes"]
     if not points:
-        return "<p>Nobody was in a party.</p>"
+        return "<p>No party sessions.</p>"
     series = [plots.Series("sessions", [row["peak"] for row in points], "c5")]
     ticks = [clock(row, days) for row in points]
     return (
-        figure("Sessions at the same time, at most", plots.lines("sessions", ticks, series))
+        figure("Peak concurrent sessions", plots.lines("sessions", ticks, series))
         + "<h3>How sessions ended</h3>"
         + table(
             tables["party_ends"],
@@ -340,9 +339,9 @@ def presence(tables: Tables) -> str:
             Column("median_s", "median length", "s"),
             Column("resumes", "resumes"),
             Column("redelivered", "delivered again"),
-            Column("unbalanced", "do not add up"),
+            Column("unbalanced", "inconsistent"),
         )
-        + "<h3>First sending to ack</h3>"
+        + "<h3>Time from first send to ack</h3>"
         + table(tables["party_latency"], Column("n", "acks"), *_QUANTILES)
         + "<h3>Messages</h3>"
         + table(_spoken(tables["party_totals"]), Column("what", "what", "t"), Column("n", "n"))
@@ -361,7 +360,7 @@ def health(tables: Tables) -> str:
             Column("bound", "allowed"),
             Column("ok", "kept"),
         )
-        + "<h3>Tables, these days</h3>"
+        + "<h3>Tables in this period</h3>"
         + table(
             tables["held"],
             Column("table", "table", "t"),

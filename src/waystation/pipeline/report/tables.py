@@ -1,9 +1,9 @@
-"""What a report says, as small tables: roll-ups of gold tables, in an order that never changes.
+"""The tables of a report: aggregates of result tables, in a fixed order.
 
-Rule 1: input is gold tables only, so a report over a month takes seconds, and everything in it
-        can be asked of the lake again.
-Rule 2: senders beyond the largest are one row, `other`; so are groups of fewer than `K_MIN` user
-        agents, wherever people could be told apart.
+Rule 1: a report reads result tables only, so a month takes seconds, and every number can be queried
+        from the lake again.
+Rule 2: senders after the largest ones are one row, `other`; so are groups of fewer than `K_MIN`
+        user agents, wherever a row could identify a person.
 Rule 3: hashes are printed as 16 hex digits.
 """
 
@@ -71,7 +71,7 @@ class _Collection:
             self._health,
         )
         found: Tables = {"days": [{"day": day.isoformat()} for day in self._days]}
-        # Most of a small query is planning, and one plan need not wait for another.
+        # Most of a small query's time is planning, so queries run concurrently.
         with ThreadPoolExecutor(QUERIES_AT_ONCE) as pool:
             asked = [pool.submit(part) for part in parts]
             for one in asked:
@@ -81,7 +81,7 @@ class _Collection:
     def _read(self, spec: TableSpec) -> DataFrame:
         handle = self._ctx.lake.table(spec).open()
         files = handle.files(**{spec.partition_names[0]: self._texts})
-        # Told that there is nothing, Spark answers without running anything.
+        # An explicitly empty frame is answered without a Spark job.
         return handle.frame(files).where(F.lit(bool(files)))
 
     # Messages
@@ -140,7 +140,7 @@ class _Collection:
         whole = buckets.where(F.col("measure") == "e2e")
         keys = ("measure", "path", "day", "hour")
         asked = {"latency": ("measure",), "latency_paths": ("path",), "hours": ("day", "hour")}
-        # In one query, with nothing in place of the keys that one of them does not ask for.
+        # One query, with nulls in place of the keys that a grouping does not use.
         of_all = [
             (buckets if by == ("measure",) else whole).select(
                 F.lit(what).alias("what"),
@@ -222,7 +222,7 @@ class _Collection:
     # Connections, slots, parties
 
     def _step(self) -> int:
-        """Minutes that one point of a line stands for."""
+        """Minutes per point of a line."""
         whole = 1440 * max(len(self._days), 1)
         return next(step for step in (5, 10, 15, 30, 60, 120, 240, 480, 1440) if (
             whole / step <= POINTS_MAX or step == 1440
@@ -251,7 +251,9 @@ class _Collection:
         return {
             "connection_minutes": self._points(
                 self._read(results.CONN_MINUTELY),
-                F.max(F.coalesce("peak", "present")).alias("peak"),  # rows of before have no peak
+                F.max(F.coalesce("peak", "present")).alias(
+                    "peak"
+                ),  # rows of earlier versions have no peak
                 F.sum("opened").alias("opened"),
             ),
             "connection_ends": rows_of(
@@ -369,7 +371,7 @@ class _Collection:
 
     def _habits(self) -> Tables:
         made = self._ctx.lake.table(results.CAP_FORECAST).open()
-        newest = sorted(made.partition_values("date"))[-1:]  # the newest forecast stands
+        newest = sorted(made.partition_values("date"))[-1:]  # the newest forecast only
         found = rows_of(
             self._read(results.ABUSE).drop("date"),
             "day",
@@ -396,7 +398,7 @@ class _Collection:
 
     def _health(self) -> Tables:
         made = self._ctx.lake.table(DQ).open()
-        # Checks lie in the days on which they were made, which come after those they are about.
+        # Checks are in the partition of the day they ran, after the days that they are about.
         checks = made.read(date=sorted(made.partition_values("date"))[-CHECK_DAYS:])
         newest = F.max(F.struct("at", "value", "bound", "ok", "level")).alias("newest")
         held: list[Row] = []
@@ -434,7 +436,7 @@ def _key(kind: str, value: int) -> str:
 
 
 def _other(rows: list[Row]) -> list[Row]:
-    """Many rows as one (rule 2)."""
+    """Merges rows into one (rule 2)."""
     if not rows:
         return []
     sums = {name: sum(row[name] for row in rows) for name in rows[0] if name != "app"}
@@ -442,7 +444,7 @@ def _other(rows: list[Row]) -> list[Row]:
 
 
 def _few(families: list[Row]) -> list[Row]:
-    """Groups of few user agents together (rule 2)."""
+    """Merges groups of few user agents (rule 2)."""
     large = [row for row in families if row["user_agents"] >= K_MIN]
     small = [row for row in families if row["user_agents"] < K_MIN]
     if small:

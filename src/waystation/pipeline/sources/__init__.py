@@ -1,1 +1,1 @@
-"""Where frames come from besides the lake: segments of the event log, stores."""
+"""Sources of frames other than the lake: segments of the event log, Kafka, stores."""

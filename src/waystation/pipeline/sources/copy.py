@@ -1,7 +1,7 @@
-"""Copies between stores as a Spark frame: one task per part, one result row per task.
+"""Spark data source that copies between stores: one task per part, one result row per task.
 
-A task writes each page as soon as it has read it, so that rows are fresh and payloads never travel
-through Spark. It may run twice: a row that is in the target already is not written again.
+A task writes each page right after reading it, so rows are fresh and payloads do not pass through
+Spark. A task may run twice: rows that the target has are not written again.
 """
 
 import base64
@@ -68,13 +68,13 @@ class CopySource(DataSource):
 
 
 class Move:
-    """From one store to another: who copies, and the files that say where they are."""
+    """A migration: the copier's opener, and the configuration files of both stores."""
 
     def __init__(self, copier: str, source: StoreHandle, target: StoreHandle, name: str) -> None:
         self.copier = copier
         self.source = source
         self.target = target
-        self.name = name  # of the move, without anything secret: how a later run knows it again
+        self.name = name  # identifies the migration to later runs; contains no secrets
 
     def copy(
         self,

@@ -1,13 +1,13 @@
-"""Records of a Kafka topic as a frame: which offsets come next, and a Python data source for them.
+"""Plans the next offsets of a Kafka topic, and reads them with a Python data source.
 
-Rule 1: offsets are explicit: planned once on the driver, from where the lake's progress ends to
-        where a partition ends at that moment. No consumer group, nothing committed to Kafka.
-Rule 2: a batch takes from all partitions alike, so that one that is far behind starves nobody.
-Rule 3: what Kafka removed before it was read is counted as missing. A partition that ends before
-        what the lake has of it is not the one that was read: that stops everything.
-Rule 4: a range is read to its end or the task fails. Offsets without a record (compacted, or marks
-        of somebody's transactions) are passed over.
-Rule 5: plans show options, so passwords come from a file that the worker reads.
+Rule 1: offsets are explicit: the driver plans them once, from the lake's progress to the current
+        end of each partition. No consumer group is used and nothing is committed to Kafka.
+Rule 2: a batch takes records from all partitions evenly, so a long backlog delays no other one.
+Rule 3: records that Kafka removed before they were read count as missing. A partition that ends
+        before the lake's progress was recreated, which stops the job.
+Rule 4: a range is read to its end or the task fails. Offsets without a record (compacted, or
+        transaction markers) are skipped.
+Rule 5: plans show options, so the worker reads passwords from a file.
 """
 
 import json
@@ -28,13 +28,13 @@ from waystation.pipeline.schema import columns
 from waystation.telemetry.kafka_topic import KafkaTopic
 
 NAME = "kafka_py"
-RANGE_RECORDS_MAX = 250_000  # of one task
+RANGE_RECORDS_MAX = 250_000  # per task
 READ_AT_ONCE = 10_000
 ASK_TIMEOUT_S = 30.0
 SILENCE_MAX_S = 60.0
 _WAIT_S = 1.0
 
-# `at` is when the record was made or appended, in microseconds.
+# `at` is the record's create or append time in microseconds.
 RECORD = columns("partition int, offset bigint, at bigint, key binary, value binary")
 
 _arrow: Any = import_module("pyarrow")
@@ -42,7 +42,7 @@ _log = logging.getLogger("kafka")
 
 
 class TopicError(UnavailableError):
-    """The topic cannot be read, or is not the one that was read before."""
+    """The topic cannot be read, or was recreated."""
 
     label = "topic"
 
@@ -56,12 +56,12 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class Offsets(msgspec.Struct, frozen=True):
-    ranges: list[Range]  # one a partition
+    ranges: list[Range]  # one per partition
     missing: int  # removed before they were read (rule 3)
 
 
 def plan(topic: KafkaTopic, done: Callable[[int], int | None], *, records_max: int) -> Offsets:
-    """What comes next; `done` is the next offset of a partition, as the lake has it."""
+    """The next ranges; `done` returns the lake's next offset of a partition."""
     ends: dict[int, tuple[int, int]] = {}
     consumer = _consumer(topic)
     try:
@@ -84,7 +84,7 @@ def cut(
     *,
     records_max: int,
 ) -> Offsets:
-    """From the first and the next offset of each partition; rules 2 and 3."""
+    """Plans ranges from the first and the end offset of each partition (rules 2 and 3)."""
     waiting: list[Range] = []
     missing = 0
     for partition, (first, end) in sorted(ends.items()):
@@ -94,7 +94,7 @@ def cut(
         if end < next_one:
             raise TopicError(
                 f"partition {partition} of topic {name} ends at offset {end}, but the lake has it"
-                f" up to {next_one}: it was made anew. Give events a topic with another name"
+                f" up to {next_one}: the topic was recreated. Use a topic with another name"
             )
         missing += max(0, first - next_one)
         start = max(first, next_one)
@@ -102,7 +102,7 @@ def cut(
             waiting.append(Range(partition, start, end))
     left = records_max
     ranges: list[Range] = []
-    # The shortest first, so that what it does not need is there for the others.
+    # The shortest first, so that others can use the rest of its share.
     for number, one in enumerate(sorted(waiting, key=lambda one: one.end - one.start)):
         share = max(1, left // (len(waiting) - number))
         end = min(one.end, one.start + share)
@@ -183,7 +183,7 @@ def _read(topic: KafkaTopic, span: Range) -> Iterator[list[Message]]:
             if found:
                 heard_mono = time.monotonic()
             elif time.monotonic() - heard_mono > SILENCE_MAX_S:
-                raise TopicError(f"topic {topic.name}: nothing came for {SILENCE_MAX_S:.0f} s")
+                raise TopicError(f"topic {topic.name}: no record for {SILENCE_MAX_S:.0f} s")
             records: list[Message] = []
             for one in found:
                 error = one.error()
@@ -200,7 +200,7 @@ def _read(topic: KafkaTopic, span: Range) -> Iterator[list[Message]]:
 
 
 def _expect_the_end(topic: KafkaTopic, error: KafkaError, at: int, span: Range) -> None:
-    """The end of a partition is told as an error; before the end of the range it is one."""
+    """Kafka reports the end of a partition as an error; it is one only before the range's end."""
     if error.code() != KafkaError._PARTITION_EOF or at < span.end:  # noqa: SLF001 its public name
         raise TopicError(f"topic {topic.name}, partition {span.partition}: {error.str()}")
 
@@ -217,11 +217,11 @@ def _consumer(topic: KafkaTopic) -> Consumer:
         {
             "log.connection.close": False,
             **topic.client_config(),
-            "group.id": "waystation",  # demanded, and never joined
+            "group.id": "waystation",  # required, but never joined
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
-            # Its end is then the end of the partition, whoever else writes into it.
+            # Uncommitted transactions then do not hide the end of the partition.
             "isolation.level": "read_uncommitted",
         },
         logger=_log,

@@ -5,12 +5,12 @@ import time
 
 class RateLimit:
     def __init__(self, rate_per_s: float) -> None:
-        """0: as fast as it goes."""
+        """0: unlimited."""
         self._rate_per_s = rate_per_s
         self._free_at_mono = time.monotonic()
 
     def wait(self, count: int) -> None:
-        """Before a batch: sleeps until those before it have used up their time."""
+        """Called before a batch: sleeps until the time of earlier batches has passed."""
         if self._rate_per_s <= 0:
             return
         mono = time.monotonic()

@@ -4,8 +4,8 @@ Rule 1: segments of a (node, boot) are taken in the order of their numbers. A mi
         that (node, boot), since the segment may still be sealed; when the segment after it has
         waited long enough, the missing ones are counted as lost.
 Rule 2: a batch takes segments of all nodes in turn, so that one long backlog delays no other node.
-Rule 3: lines are counted and the checksum is computed before a file is taken. A wrong one stops
-        its (node, boot) and no other.
+Rule 3: line count and checksum of a file are verified before it is used. A mismatch stops only its
+        (node, boot).
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ Source = tuple[str, int]  # (node, boot)
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A segment that was read through: it holds what its name says."""
+    """A verified segment: its content matches its name."""
 
     segment: Segment
     size_bytes: int
@@ -38,11 +38,11 @@ class Taken(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     taken: list[Taken]
     broken: list[Segment]
-    missing: int  # segments given up on (rule 1)
-    more: bool  # there is more to take after this batch
+    missing: int  # segments counted as lost (rule 1)
+    more: bool  # further segments wait
 
     def last_segnos(self) -> dict[Source, int]:
-        """How far each (node, boot) is when the batch is in the lake."""
+        """The progress of each (node, boot) after this batch."""
         last: dict[Source, int] = {}
         for one in self.taken:
             source = (one.segment.node, one.segment.boot)
@@ -58,7 +58,7 @@ def plan(
     batch_bytes_max: int,
     hole_wait_s: float,
 ) -> Batch:
-    """The next batch; `done` is the last number of a (node, boot) that the lake has."""
+    """The next batch; `done` returns the last segment number of a (node, boot) in the lake."""
     waiting, missing = _waiting(spool, done, now_s - hole_wait_s)
     taken: list[Taken] = []
     broken: list[Segment] = []
@@ -78,7 +78,7 @@ def plan(
         if waiting[source]:
             turn += 1
         else:
-            del waiting[source]  # the next source moves into its place
+            del waiting[source]  # the next source takes its position
     return Batch(taken, broken, missing, bool(waiting))
 
 
@@ -109,9 +109,9 @@ def _waiting(
 
 
 def examine(segment: Segment) -> Taken | None:
-    """Reads a segment through; None when lines or checksum are not those of its name."""
+    """Verifies a segment; None if line count or checksum differ from its name."""
     crc32c = lines = blank = 0
-    before = b"\n"  # as if a line had just ended
+    before = b"\n"  # as after a complete line
     stat = segment.path.stat()
     with _arrow.input_stream(str(segment.path), compression="detect") as stream:
         while chunk := cast(bytes, stream.read(_CHUNK_BYTES)):
@@ -125,7 +125,7 @@ def examine(segment: Segment) -> Taken | None:
 
 
 def _blank_lines(text: bytes) -> int:
-    """Lines of nothing: Spark's reader passes over them without a word."""
+    """Number of blank lines, which Spark's reader skips silently."""
     blank = 0
     at = text.find(b"\n\n")
     while at >= 0:
@@ -135,7 +135,7 @@ def _blank_lines(text: bytes) -> int:
 
 
 def file_key(segment: Segment) -> str:
-    """The end of a segment's path, which Spark can tell of each row."""
+    """The end of a segment's path, which Spark provides for each row."""
     return f"{segment.node}/{segment.path.name}"
 
 

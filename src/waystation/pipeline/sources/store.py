@@ -1,13 +1,13 @@
 """A Spark data source over the bulk access of a push store.
 
-Rule 1: the pipeline does not know the backends. It gets the dotted name of an opener
-        (`waystation.storage.open:open_bulk`) and imports it in the worker.
+Rule 1: the pipeline does not depend on backends. It gets the dotted name of an opener
+        (`waystation.storage.open:open_bulk`), which the worker imports.
 Rule 2: the worker replaces ids by the keyed hashes of the event log, so rows and events can be
         joined. Raw ids leave it only with `raw=true`, which only a removal sets.
-Rule 3: the worker reads secrets from files. They are never options, because plans show options;
-        so a store is given as the path of a file.
-Rule 4: a task may run twice. A removal is conditional on the version that was read, so a second
-        one removes nothing.
+Rule 3: the worker reads secrets from files, because plans show options; so a store is named by the
+        path of its configuration file.
+Rule 4: a task may run twice. A removal is conditional on the version that was read, so the second
+        run removes nothing.
 """
 
 import base64
@@ -43,8 +43,8 @@ REMOVED_AT_ONCE = 500
 
 _arrow: Any = import_module("pyarrow")
 
-# `uah_before` is the hash of the quarter before: what an event of weeks ago may carry. `records`
-# and `notifications` are what two stores are compared by.
+# `uah_before` is the hash of the previous quarter, which older events may have. `records` and
+# `notifications` have the canonical form that compares two stores.
 TABLES = {
     "router": columns(
         "uah bigint, uah_before bigint, connected_at_ms bigint, expires_at_ms bigint,"
@@ -65,7 +65,7 @@ Bounds = dict[str, tuple[int | None, int | None]]
 
 
 class Bulk(Protocol):
-    """What a backend offers to jobs."""
+    """The bulk reader of a backend, as jobs use it."""
 
     def ranges(self, table: str, count: int) -> list[bytes]: ...
 
@@ -81,7 +81,7 @@ class Bulk(Protocol):
 
 
 def open_named(opener: str, *places: str) -> Any:
-    """Calls what a dotted name stands for: `package.module:function`."""
+    """Calls the function with the dotted name `package.module:function`."""
     module, _, name = opener.partition(":")
     return getattr(import_module(module), name)(*places)
 
@@ -107,8 +107,8 @@ class StoreReader(DataSourceReader):
         self._bounds: Bounds = {}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 Spark's name
-        """Bounds on times go to the store, and are checked by Spark once more: a store may answer
-        with too much."""
+        """Passes time bounds to the store. Spark checks them again, because a store may return more
+        rows."""
         for one in filters:
             self._bound(one)
         return filters
@@ -159,7 +159,7 @@ class StoreReader(DataSourceReader):
         uaids: list[bytes] = batch.column("uaid").to_pylist()
         made: dict[str, Any] = {"uah": [hashes.uah(uaid, now_ms) for uaid in uaids], "uaid": uaids}
         if "uah_before" in self._schema.names:
-            # Kept apart from the loop above: the hashes of one period are remembered.
+            # Separate from the loop above, because hashes of one period are cached.
             made["uah_before"] = [hashes.uah(uaid, now_ms - QUARTER_MS) for uaid in uaids]
         if "chh" in self._schema.names:
             channels: list[bytes] = batch.column("channel_id").to_pylist()
@@ -182,8 +182,8 @@ class Removed(WriterCommitMessage):
 
 
 class StoreRemover(DataSourceArrowWriter):
-    """Rows of `uaid` and `version` are user agents that go if they are unchanged; rows without a
-    version, what is left of those of whom there is no record."""
+    """Removes rows of (`uaid`, `version`): user agents if they are unchanged; without a version,
+    orphans."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
@@ -208,7 +208,7 @@ class StoreRemover(DataSourceArrowWriter):
         self._tell(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was removed stays removed, and is told."""
+        """Removals are permanent, so they are counted."""
         self._tell(messages)
 
     def _tell(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -247,8 +247,7 @@ class StoreSource(DataSource):
 
 
 class StoreHandle:
-    """A store that jobs read: who opens it, which file says where it is, and where the key of
-    hashes lies."""
+    """A store for jobs: its opener, its configuration file, and the path of the hash key."""
 
     def __init__(self, opener: str, place: str, key_file: Path) -> None:
         self.opener = opener
@@ -260,8 +259,8 @@ class StoreHandle:
         return self._frame(spark, table, now_ms, parts, raw=raw)
 
     def read_away(self, spark: SparkSession, now_ms: int) -> DataFrame | None:
-        """Of `router` at least those whose last connection is older than it is asked for, by the
-        store's index of them; none if it has no such index."""
+        """Rows of `router` that include all inactive user agents, read by the store's index of
+        last connections; None if it has no such index."""
         bulk: Bulk = open_named(self.opener, self.place)
         try:
             found = bulk.away_ranges(2 * spark.sparkContext.defaultParallelism)
@@ -280,19 +279,19 @@ class StoreHandle:
             "table": table,
             "now_ms": str(now_ms),
             "raw": str(raw).lower(),
-            # Planned here: Spark asks a source in a new process each time, which would have to
-            # import a store's driver before it could answer.
+            # Planned here, because Spark would plan in a new process each time, which would have to
+            # import the store's driver.
             "parts": json.dumps(parts),
         }
         return spark.read.format(NAME).options(**options).load()
 
     def parts(self, table: str, count: int) -> list[str]:
-        """About so many, as text."""
+        """About `count` parts, as text."""
         return _as_text(parts_of(self.opener, self.place, table, count))
 
     def remove(self, due: DataFrame, receipt: Path, *, rate_per_s: float | None) -> tuple[int, int]:
-        """Removes what the rows name (`StoreRemover`); how many were asked for and went. The rate
-        is shared by the tasks that run at once."""
+        """Removes the rows (`StoreRemover`); returns how many were requested and removed.
+        Concurrent tasks share the rate."""
         spark = due.sparkSession
         spark.dataSource.register(StoreSource)
         options = {"opener": self.opener, "place": self.place, "receipt": str(receipt.absolute())}

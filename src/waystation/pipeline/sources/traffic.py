@@ -1,9 +1,9 @@
-"""Synthetic events as a frame, or straight into files: a Python data source over `traffic_columns`.
+"""Python data source for synthetic events (`traffic_columns`), as a frame or directly as files.
 
-Rule 1: a task makes a slice of the messages, by the column, and needs nothing of the others.
-Rule 2: asked for files, it writes them itself and answers only with what it wrote: a row of thirty
-        mostly empty columns costs Spark's own writer several times what it costs Arrow's.
-Rule 3: a task may run twice. The name of a file follows from the slice, and so does every byte.
+Rule 1: a task computes one slice of the messages, independent of other tasks.
+Rule 2: for files, a task writes them itself with Arrow and returns only counts: Spark's writer is
+        several times slower for rows of thirty mostly empty columns.
+Rule 3: a task may run twice: the slice determines file names and every byte.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ class TrafficPart(InputPartition):
 
 
 class TrafficReader(DataSourceReader):
-    """Rows of events, with the contract's columns."""
+    """Reads rows of events with the contract's columns."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
@@ -69,7 +69,7 @@ class TrafficReader(DataSourceReader):
 
 
 class TrafficFiler(TrafficReader):
-    """Files of events below a folder, one for each slice and hour; how many rows went into them."""
+    """Writes files of events below a folder, one per slice and hour; returns the row counts."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, TrafficPart)

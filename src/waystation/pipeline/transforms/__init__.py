@@ -1,1 +1,1 @@
-"""Frames to frames: what the jobs compute, without reading or writing anything."""
+"""Functions from frames to frames: the computations of the jobs, without reads or writes."""

@@ -1,13 +1,13 @@
-"""Who asks for more than everybody else: advice for people, enforcement is elsewhere.
+"""Finds keys with unusual load; findings are hints for operators and are not enforced.
 
-Rule 1: what is looked at is a count of something in a minute by one key: an address prefix, a
-        sender, a user agent, a slot, a connection.
-Rule 2: a finding needs more than `floor` in a minute, and a robust z above `Z_MIN` against all keys
-        of its kind over the 60 minutes before, as far as the date reaches:
+Rule 1: the measure is a count per minute and key: address prefix, sender, user agent, slot or
+        connection.
+Rule 2: a finding has more than `floor` in a minute, and a robust z-score above `Z_MIN` against all
+        keys of its kind over the previous 60 minutes of the date:
         (x - median) / (1.4826 · MAD + 1). Medians are exact.
-Rule 3: a slot or a sender with more than `floor` is also one when its share of a minute exceeds
+Rule 3: a slot or sender with more than `floor` is also a finding if its share of a minute exceeds
         `share`.
-Rule 4: findings of minutes in a row are one, with its evidence.
+Rule 4: findings of consecutive minutes are merged into one.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
-from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.pipeline.transforms.time import date_of, minute_of, weight
 
 Z_MIN = 8.0
@@ -33,7 +33,7 @@ FLOORS = {
     "ping_abuse": 10,
     "giant_payload": 30,
 }
-SHARED = ("hot_slot", "flood_send")  # where a share of the whole counts as well
+SHARED = ("hot_slot", "flood_send")  # kinds to which rule 3 applies
 
 ABUSE = columns(
     "day date, kind string, class string, key bigint, first_minute int, last_minute int, n bigint,"
@@ -42,7 +42,7 @@ ABUSE = columns(
 
 
 def _counted() -> list[tuple[str, str, Column, Column, Column]]:
-    """(kind, class of key, key, when it counts, how much)."""
+    """(kind, class of key, key, condition, amount)."""
     k, n = F.col("k"), F.coalesce(F.col("n"), F.lit(1).cast("bigint"))
     connection = F.xxhash64("node", "boot", "cid")
     slot = F.col("slot").cast("bigint")
@@ -63,7 +63,7 @@ def _counted() -> list[tuple[str, str, Column, Column, Column]]:
 
 
 def counts(events: DataFrame) -> DataFrame:
-    """How much each key asked for in each minute: (day, minute, kind, class, key, n, nodes)."""
+    """Counts of each key per minute: (day, minute, kind, class, key, n, nodes)."""
     looks = F.array(
         *(
             F.when(
@@ -92,11 +92,11 @@ def counts(events: DataFrame) -> DataFrame:
     )
 
 
-@declared(ABUSE)
+@returns(ABUSE)
 def findings(
     events: DataFrame, *, floors: Mapping[str, int] = FLOORS, share_min: float = 0.2
 ) -> DataFrame:
-    """Everything that stands out, minutes in a row as one."""
+    """All findings, with consecutive minutes merged."""
     looked = counts(events)
     floor = F.element_at(
         F.create_map(*(F.lit(part) for pair in floors.items() for part in pair)), F.col("kind")
@@ -121,7 +121,7 @@ def findings(
 
 
 def _baseline(large: DataFrame, looked: DataFrame) -> DataFrame:
-    """Median and median deviation of the hour before each minute in which somebody is large."""
+    """Median and median deviation of the hour before each minute with a large count."""
     minutes = large.select("day", "kind", F.col("minute").alias("at")).distinct()
     before = looked.select("day", "kind", "minute", "n").join(
         F.broadcast(minutes), on=["day", "kind"], how="inner"
@@ -139,7 +139,7 @@ def _baseline(large: DataFrame, looked: DataFrame) -> DataFrame:
 
 
 def _islands(found: DataFrame) -> DataFrame:
-    """Minutes in a row of the same key as one finding (rule 4)."""
+    """Merges consecutive minutes of a key into one finding (rule 4)."""
     key = ("day", "kind", "class", "key")
     in_row = Window.partitionBy(*key).orderBy("minute")
     numbered = found.select("*", (F.col("minute") - F.row_number().over(in_row)).alias("island"))

@@ -1,21 +1,21 @@
-"""What the platform was asked to do each minute, and what stores must be able to do for it.
+"""Load of the platform per minute, and the store capacity that it requires.
 
-The rules of the unit model, as the storage documents state them:
+The unit model of the storage documents:
 
-Rule 1: a connect writes the user agent's record, one unit for each started KiB of it; a
-        disconnect clears the node in it. So router write units limit connections a second.
-Rule 2: every notification reads that record, stored or not: one unit for each started 4 KiB.
-Rule 3: a stored notification is written, one unit for each started KiB, and deleted when it was
-        fetched, one unit.
-Rule 4: a check of the storage reads what is there, one unit for each started 4 KiB, at least one.
-Rule 5: what is provided is the p99 of the rate in the busiest hour, and headroom.
+Rule 1: a connect writes the user agent's record, one unit per started KiB; a disconnect clears its
+        node. So router write units limit connections per second.
+Rule 2: every notification, stored or not, reads that record: one unit per started 4 KiB.
+Rule 3: a stored notification is written, one unit per started KiB, and deleted after its fetch, one
+        unit.
+Rule 4: a storage check reads the stored notifications, one unit per started 4 KiB, at least one.
+Rule 5: the required capacity is the p99 of the rate in the busiest hour, plus headroom.
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
-from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.pipeline.transforms.time import date_of, minute_of, weight
 from waystation.telemetry.contract import (
     BRIDGE_TRANSMITTED,
@@ -30,7 +30,7 @@ OPEN = 20
 QUEUE_SEND, PARTY_STARTED, PARTY_SENT = 103, 200, 205
 READ_BLOCK_BYTES, WRITE_BLOCK_BYTES = 4096, 1024
 
-# What is counted each minute, and which events count for it.
+# Resources counted per minute, and the events that count for each.
 COUNTED = {
     "connects": OPEN,
     "hellos": HELLO,
@@ -45,7 +45,7 @@ COUNTED = {
     "party_joins": PARTY_STARTED,
     "party_messages": PARTY_SENT,
 }
-UNITS = {  # of what a store must do, and the thing asked of us that drives it
+UNITS = {  # unit of a store -> the resource that drives it
     "router_read": "notifications",
     "router_write": "hellos",
     "message_read": "storage_checks",
@@ -62,12 +62,12 @@ CAP_UNITS = columns(
 )
 
 
-@declared(CAP_MINUTELY)
+@returns(CAP_MINUTELY)
 def minutely(events: DataFrame, *, router_item_bytes: int = 600) -> DataFrame:
-    """Rows of minute × resource: how often, how many store units, what sizes.
+    """Rows of minute × resource: count, store units, sizes.
 
-    Resources are the things asked of us (connects, notifications, …), the four kinds of store
-    units, and `store:TABLE:OP` as the stores themselves tell.
+    Resources are requests (connects, notifications, …), the four kinds of store units, and
+    `store:TABLE:OP` as reported by the stores.
     """
     told = events.where(F.col("k").isin(*COUNTED.values(), STORE_STATS))
     attrs = F.try_parse_json("attrs")
@@ -105,14 +105,14 @@ def minutely(events: DataFrame, *, router_item_bytes: int = 600) -> DataFrame:
 
 
 def _started(amount: Column, block_bytes: int) -> Column:
-    """Blocks that are begun, at least one."""
+    """Number of started blocks, at least one."""
     blocks = F.ceil(amount / F.lit(float(block_bytes)))
     return F.greatest(blocks, F.lit(1)).cast("bigint")
 
 
 def _units_of(asked: DataFrame, router_item_bytes: int) -> DataFrame:
-    """The four kinds of store units that a minute's work needs (rules 1 to 4). A `push.stored`
-    does not say how large it is: the mean of the minute's notifications stands for it."""
+    """The four kinds of store units of a minute (rules 1 to 4). A `push.stored` has no size: the
+    mean of the minute's notifications is used."""
 
     def total(resource: str, column: str = "n") -> Column:
         chosen = F.sum(F.when(F.col("resource") == resource, F.col(column)))
@@ -161,18 +161,18 @@ def _units_of(asked: DataFrame, router_item_bytes: int) -> DataFrame:
     )
 
 
-@declared(CAP_UNITS)
+@returns(CAP_UNITS)
 def units(of_minutes: DataFrame, *, headroom: float = 0.3) -> DataFrame:
-    """What to provide of each kind of unit, a second, by the busiest hour of the date, and how
-    many of what drives it one unit carries: provision · driver_per_unit are affordable a second.
+    """Required units per second of each kind, by the busiest hour of the date, and the number of
+    driver operations per unit: provision · driver_per_unit is the possible rate per second.
 
-    Events tell minutes, not seconds: the p99 of an hour's 60 minutes is its busiest one.
+    Counts are per minute: the p99 of an hour's 60 minutes is its busiest minute.
     """
     of_units = of_minutes.where(F.col("resource").isin(*UNITS))
     hours = of_units.groupBy(
         "day", "resource", F.floor(F.col("minute") / 60).cast("int").alias("hour")
     ).agg(F.sum("units").alias("in_hour"), F.max("units").alias("in_minute"))
-    # The earliest of the busiest hours: ties must not depend on order.
+    # The earliest of equally busy hours, so that the result does not depend on row order.
     busiest = F.max(F.struct("in_hour", (-F.col("hour")).alias("back"), "in_minute"))
     of_day = of_units.groupBy("day", "resource").agg(
         F.sum("units").alias("units"), F.sum("n").alias("n")

@@ -1,7 +1,7 @@
 """Compares two stores: digests of buckets first, then the rows of buckets that differ.
 
-Rows come in the canonical form of stores (`sources/store.py`): a keyed hash of the user agent, a
-key, and a body that two stores must agree on.
+Rows have the canonical form of stores (`sources/store.py`): a keyed hash of the user agent, a key,
+and a body that must be equal in both stores.
 """
 
 from collections.abc import Sequence
@@ -17,21 +17,21 @@ def bucket() -> Column:
 
 
 def digests(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Per bucket: how many rows, and an exclusive or over all of them, whatever their order."""
+    """Per bucket: number of rows, and the exclusive or of their hashes, independent of order."""
     return rows.groupBy(bucket().alias("bucket")).agg(
         F.count("*").alias("rows"), F.bit_xor(F.xxhash64(*keys, "body")).alias("digest")
     )
 
 
 def differing(source: DataFrame, target: DataFrame) -> DataFrame:
-    """Buckets (`bucket`) of which the two digests are not the same."""
+    """Buckets (`bucket`) with different digests."""
     other = target.select("bucket", F.col("rows").alias("rows_"), F.col("digest").alias("digest_"))
     same = F.col("rows").eqNullSafe(F.col("rows_")) & F.col("digest").eqNullSafe(F.col("digest_"))
     return source.join(other, on="bucket", how="full").where(~same).select("bucket")
 
 
 def compared(source: DataFrame, target: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Rows that are not the same on both sides: `kind` is missing, extra or different."""
+    """Rows that differ: `kind` is missing, extra or different."""
     other = target.select(*keys, F.col("body").alias("body_"))
     kind = (
         F.when(F.col("body_").isNull(), "missing")
@@ -46,7 +46,7 @@ def compared(source: DataFrame, target: DataFrame, keys: Sequence[str]) -> DataF
 
 
 def channel_list(column: str) -> Column:
-    """Sixteen bytes each, all in a row."""
+    """Splits joined ids of sixteen bytes each."""
     count = (F.length(column) / 16).cast("int")
     texts = F.hex(column)
     return F.when(count == 0, F.array().cast("array<string>")).otherwise(
@@ -57,8 +57,8 @@ def channel_list(column: str) -> Column:
 
 
 def covers(source: DataFrame, target: DataFrame) -> DataFrame:
-    """Records that differ, but of which the target's is not older and has all subscriptions: those
-    of user agents that a server has moved, and that went on from there. Their `uah`."""
+    """`uah` of differing records whose target record is not older and has all subscriptions: a
+    server has moved the user agent, which has changed its record since."""
     other = target.select(
         "uah",
         F.col("connected_at_ms").alias("connected_at_ms_"),
@@ -72,11 +72,11 @@ def covers(source: DataFrame, target: DataFrame) -> DataFrame:
 
 
 def awaited(rows: DataFrame, agents: DataFrame, records: DataFrame) -> DataFrame:
-    """Of rows of notifications that were compared, all but missing ones that nobody can fetch: of
-    user agents that the source does not know (`agents`), and of subscriptions that are gone.
-    These are told by the target's record, where there is one; one that lost a subscription which
-    the source still has is itself different. Nor is it a loss if two of one topic, posted at the
-    same time, are the last in one store each, and the target has the newer: it is delivered."""
+    """Compared notifications without missing ones that no user agent can fetch: of user agents
+    unknown to the source (`agents`), and of removed subscriptions. The target's record, if it
+    exists, decides whether a subscription was removed; a record without a subscription that the
+    source has is itself different. Two notifications of one topic, posted at the same time, may
+    each be the last in one store: no loss if the target has the newer one."""
     known = agents.select("uah").distinct().withColumn("known", F.lit(True))
     home = records.select("uah", channel_list("channels").alias("subscribed"))
     # The body begins with the channel: `["0123…",`.
@@ -94,5 +94,5 @@ def awaited(rows: DataFrame, agents: DataFrame, records: DataFrame) -> DataFrame
 
 
 def _accepted_at(body: str) -> Column:
-    """The third of a canonical notification's values."""
+    """The third value of a canonical notification."""
     return F.get_json_object(F.col(body).cast("string"), "$[2]").cast("bigint")

@@ -1,13 +1,13 @@
-"""How many were there at the same time, minute by minute.
+"""Number of concurrent sessions, minute by minute.
 
-Everybody who comes adds one to a minute, everybody who goes takes one away. Minutes are computed in
-parallel; only the rows of minutes, 1440 a date, are added up one after the other, so the work in
-one place does not grow with the number of those who come and go.
+A start adds one to its minute, an end subtracts one. Minutes are computed in parallel; only the
+1440 rows of minutes are summed sequentially, so that part does not grow with the number of
+sessions.
 
-Rule 1: minute -1 stands for everything before the date: what is carried over it opens the day.
+Rule 1: minute -1 stands for everything before the date.
 Rule 2: `present` is the number at the end of a minute.
-Rule 3: `peak` is the largest number at any moment of a minute, its beginning included. At the same
-        microsecond, leaving is counted before coming.
+Rule 3: `peak` is the maximum within a minute, including its beginning. At the same microsecond,
+        ends count before starts.
 """
 
 import datetime as dt
@@ -22,7 +22,7 @@ MINUTES = 1440
 
 
 def moment(at: Column, what: Column, day: dt.date) -> Column:
-    """One coming or going: what happened when, in which minute of `day`; null if `at` is null."""
+    """One start or end: time, kind and minute of `day`; null if `at` is null."""
     minute = F.when(at < day_starts(day), F.lit(-1)).otherwise(minute_of(at))
     return F.when(
         at.isNotNull(), F.struct(minute.alias("minute"), at.alias("at"), what.alias("what"))
@@ -30,7 +30,7 @@ def moment(at: Column, what: Column, day: dt.date) -> Column:
 
 
 def every_minute() -> Column:
-    """A generator of all minutes of a date."""
+    """Generates all minutes of a date."""
     return F.explode(F.sequence(F.lit(0), F.lit(MINUTES - 1)))
 
 
@@ -42,8 +42,8 @@ def concurrency(
     counts: Sequence[str],
     by: Sequence[str] = (),
 ) -> DataFrame:
-    """From rows of (*by, minute, at, what): a row for each key and minute with each of `counts`,
-    how often it happened, `present` and `peak`. Minutes in which nothing happened have rows too."""
+    """From rows of (*by, minute, at, what): a row per key and minute with the number of each of
+    `counts`, `present` and `peak`. Minutes without changes have rows too."""
     what = F.col("what")
     change = F.when(what.isin(*comes), 1).when(what.isin(*goes), -1).otherwise(0).cast("bigint")
     changes = moments.withColumn("change", change)
@@ -63,7 +63,7 @@ def concurrency(
         .groupBy(*by, "minute")
         .agg(*counted, F.greatest(F.max("rise"), F.lit(0)).alias("rise"))
     )
-    # Everything before the date is one minute of any size; its peak is not needed.
+    # Everything before the date is one minute, whose peak is not needed.
     before = (
         changes.where("minute < 0")
         .groupBy(*by, "minute")

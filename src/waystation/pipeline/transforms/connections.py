@@ -1,10 +1,10 @@
-"""Connections of user agents: when each came and went, how many there were, how soon they return.
+"""Connections of user agents: start and end, concurrency, and time between connections.
 
-Rule 1: a connection is (node, boot, cid). Its row lies in the date of its end. The closing event
-        carries how long it lasted, so nothing is joined across dates.
-Rule 2: one that is open at the end of a date has a row of status `open` there; the next date
-        begins with those rows. One that is open for `OPEN_MAX_DAYS` is forgotten.
-Rule 3: one that is open when its node starts anew has `crashed`, at the new start.
+Rule 1: a connection is (node, boot, cid). Its row is in the date of its end. The closing event has
+        the duration, so nothing is joined across dates.
+Rule 2: a connection that is open at the end of a date has a row of status `open` there; the next
+        date starts with those rows. After `OPEN_MAX_DAYS` open connections are dropped.
+Rule 3: a connection that is open when its node restarts has `crashed`, at the restart.
 """
 
 import datetime as dt
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
 from waystation.pipeline.transforms.concurrency import concurrency, moment
-from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.pipeline.transforms.time import DAY_US, date_of, day_starts, hour_of
 
 OPEN, HELLO, HELLO_REJECT, PING, STORAGE_CHECK, CLOSE = 20, 21, 22, 26, 27, 29
@@ -37,9 +37,9 @@ CONN_HOURLY = columns(
 )
 
 
-@declared(CONN_SESSIONS)
+@returns(CONN_SESSIONS)
 def sessions(events: DataFrame, still_open: DataFrame, day: dt.date) -> DataFrame:
-    """The connections that ended on `day` or were open at its end.
+    """Connections that ended on `day` or were open at its end.
 
     `events` are those of `day`; `still_open` are the rows of status `open` of the date before.
     """
@@ -118,12 +118,12 @@ def sessions(events: DataFrame, still_open: DataFrame, day: dt.date) -> DataFram
 
 
 def _starts(events: DataFrame) -> DataFrame:
-    """When each node was started, as far as its events of the date tell."""
+    """Start times of the nodes, from the events of the date."""
     return events.groupBy("node").agg(F.collect_set("boot").alias("boots"))
 
 
 def _away() -> Column:
-    """How long its user agent had been gone, if it was here before on this date."""
+    """Time since the user agent's previous connection on this date, if it had one."""
     visits = Window.partitionBy("uah").orderBy("opened_at", "node", "boot", "cid")
     previous_end = F.lag("ended_at").over(visits)
     return F.when(
@@ -132,9 +132,9 @@ def _away() -> Column:
     )
 
 
-@declared(CONN_MINUTELY)
+@returns(CONN_MINUTELY)
 def minutely(of_sessions: DataFrame, day: dt.date) -> DataFrame:
-    """How many connections there were in each minute of `day`: at its end, and at most."""
+    """Number of connections per minute of `day`: at its end, and the peak."""
     arrival = F.when(F.col("opened_at") < day_starts(day), "was_there").otherwise("opened")
     moments = of_sessions.select(
         F.explode(
@@ -153,9 +153,9 @@ def minutely(of_sessions: DataFrame, day: dt.date) -> DataFrame:
     ).select(F.lit(day).alias("day"), *CONN_MINUTELY.fieldNames()[1:])
 
 
-@declared(CONN_HOURLY)
+@returns(CONN_HOURLY)
 def hourly(events: DataFrame) -> DataFrame:
-    """What nodes did for their connections, by the hour."""
+    """Work of the nodes for their connections, per hour."""
 
     def times(code: int) -> Column:
         return F.sum((F.col("k") == code).cast("bigint"))

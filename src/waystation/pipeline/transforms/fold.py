@@ -1,18 +1,18 @@
-"""All milestones of a message in one row.
+"""Folds all milestones of a message into one row.
 
-Rule 1: only `min`, `max` and bit-or: a join of a semilattice. Repeating events, shuffling them,
-        splitting them into batches and folding those in any order changes nothing.
-Rule 2: every buffer has a fixed width, so that Spark keeps its hash aggregate with generated code;
-        texts or arrays would cost half as much again.
+Rule 1: only `min`, `max` and bit-or (a semilattice join) are used. So repeated events, their order,
+        and their split into batches do not change the result.
+Rule 2: every buffer has a fixed width, so that Spark uses its hash aggregate with generated code;
+        strings or arrays would be half as expensive again.
 
-`last` is the latest milestone with its moment: `last % 32` is the state, `last / 32` the time.
+`last` is the latest milestone with its time: `last % 32` is the state, `last / 32` the time.
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import FOLDED
-from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.telemetry.contract import (
     ACCEPTED,
     BRIDGE_TRANSMITTED,
@@ -43,9 +43,9 @@ _FIRST_OF = {
 _GREATEST = ("ttl", "size", "app", "via", "path", "topic")
 
 
-@declared(FOLDED)
+@returns(FOLDED)
 def fold(events: DataFrame) -> DataFrame:
-    """One row for each `mid` among the events; other events are passed over."""
+    """One row per `mid`; events without one are ignored."""
     milestones = events.where(
         F.col("k").between(MILESTONES.start, MILESTONES.stop - 1) & F.col("mid").isNotNull()
     )
@@ -69,9 +69,9 @@ def fold(events: DataFrame) -> DataFrame:
     )
 
 
-@declared(FOLDED)
+@returns(FOLDED)
 def merge(folded: DataFrame) -> DataFrame:
-    """Several rows of a message into one."""
+    """Merges the rows of each message into one."""
     return (
         folded.groupBy("mid")
         .agg(
@@ -85,7 +85,7 @@ def merge(folded: DataFrame) -> DataFrame:
 
 
 def messages(merged: DataFrame, increments: DataFrame) -> DataFrame:
-    """What readers see: one row a message, whether or not `merge` has run since."""
+    """One row per message for readers, independent of the job `merge`."""
     both = merged.select(*FOLDED.names).unionByName(increments.select(*FOLDED.names))
     return merge(both)
 
@@ -99,7 +99,7 @@ def _at(code: int, column: str) -> Column:
 
 
 def _via_code() -> Column:
-    """A number for `via`: a text in the buffer would leave the fast path (rule 2)."""
+    """A number for `via`: a string would leave the fast path (rule 2)."""
     via = F.col("via")
     known = F.when(via.isNull(), F.lit(None))
     for name, code in VIA_CODES.items():

@@ -1,9 +1,9 @@
-"""Latencies in buckets that add up: any roll-up of them gives the same quantile.
+"""Latency histograms whose buckets add up: any aggregation gives the same quantile.
 
-Rule 1: bucket 0 holds what took less than a millisecond or exactly one; bucket b holds what took
-        more than g^(b-1) and at most g^b milliseconds, so a bucket's value is off by 1 % at most.
+Rule 1: bucket 0 has values up to one millisecond; bucket b has values above g^(b-1) and up to g^b
+        milliseconds, so the error of a bucket's value is at most 1 %.
 Rule 2: the quantile q of n values is the smallest bucket whose cumulative count reaches
-        ceil(q * n); quantiles are given in parts of a thousand, so that no rounding decides.
+        ceil(q * n); quantiles are integers per mille, to avoid rounding.
 """
 
 import math
@@ -17,20 +17,20 @@ QUANTILES = {"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999}
 
 
 def bucket_of(micros: Column) -> Column:
-    """Of a duration; what a skewed clock makes negative counts as nothing."""
+    """The bucket of a duration; negative ones (wrong clocks) count as zero."""
     millis = F.greatest(micros, F.lit(0)) / F.lit(1000.0)
     index = F.ceil(F.ln(millis) / F.lit(math.log(GROWTH)))
     return F.when(millis < 1.0, F.lit(0)).otherwise(index).cast("smallint")
 
 
 def millis_of(bucket: Column) -> Column:
-    """The value that stands for a bucket."""
+    """The value of a bucket in milliseconds."""
     return F.pow(F.lit(GROWTH), bucket.cast("double")) * F.lit(2.0 / (GROWTH + 1.0))
 
 
 def quantiles(buckets: DataFrame, by: Sequence[str]) -> DataFrame:
-    """From rows of (*by, bucket, n, max_us): one row for each key with n, p50 … p999 and max in
-    milliseconds. Reads buckets only, never single values."""
+    """From rows of (*by, bucket, n, max_us): one row per key with n, p50 … p999 and max in
+    milliseconds."""
     added = buckets.groupBy(*by, "bucket").agg(
         F.sum("n").alias("n"), F.max("max_us").alias("max_us")
     )

@@ -1,9 +1,9 @@
 """Turns lines of segments or records of Kafka into events, and gives the reason for each bad line.
 
-Rule 1: a line is judged by its content and its file's name (or its record's key and time), never
-        by when it is read, so that a repeated run gives the same result.
-Rule 2: the first reason counts. Unknown codes are no reason: they are kept.
-Rule 3: one row for each (node, boot, seq).
+Rule 1: the check of a line uses its content and its file's name (or its record's key and time), not
+        the time of reading, so that a repeated run gives the same result.
+Rule 2: the first reason counts. Events with unknown codes are kept.
+Rule 3: one row per (node, boot, seq).
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from waystation.pipeline.schema import EVENTS, QUARANTINE, contract_schema, mid_ms
-from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.queue.model import SLOTS
 from waystation.telemetry import contract
 
@@ -41,9 +41,9 @@ _BITS = {
     )
 }
 
-# Where a line is from: of a segment what its name says, of a record its key, time and place.
+# The source of a line: fields of the segment's name, or key, time and position of the record.
 _PLACE = ("node", "boot", "segno", "sealed_at", "topic", "partition", "offset")
-# The envelope of a file, for each of its rows.
+# The fields of a file's name, added to each of its rows.
 FILE = StructType(
     [
         StructField("file_key", StringType()),
@@ -52,7 +52,7 @@ FILE = StructType(
         StructField("seen_seq", EVENTS.data["seq"].dataType),
     ]
 )
-# The greatest sequence number of a process that the lake has.
+# The greatest sequence number of a process in the lake.
 SEEN = StructType([EVENTS.data[name] for name in IDENTITY])
 _JSON = {
     "mode": "PERMISSIVE",
@@ -62,8 +62,8 @@ _JSON = {
 
 
 def read_lines(spark: SparkSession, paths: list[str], files: DataFrame) -> DataFrame:
-    """The contract's columns of every line, `_bad` with the text of those that do not parse, and
-    `file` with what is known of the file. `files` has the columns of FILE, one row a file."""
+    """The contract's columns of every line, `_bad` with the text of unparsable lines, and `file`
+    with the fields of the file. `files` has the columns of FILE, one row per file."""
     lines = (
         spark.read.schema(_line_schema())
         .options(**_JSON, lineSep="\n")
@@ -77,8 +77,8 @@ def read_lines(spark: SparkSession, paths: list[str], files: DataFrame) -> DataF
 
 
 def read_records(records: DataFrame, topic: str, seen: DataFrame | None) -> DataFrame:
-    """As `read_lines`, of records of Kafka. `seen` has the columns of SEEN, one row a process of
-    which the lake has sequence numbers that come again here; None: there is none."""
+    """Like `read_lines`, for Kafka records. `seen` has the columns of SEEN, one row per process
+    whose known sequence numbers are repeated here; None if there is none."""
     text = F.make_valid_utf8(F.coalesce(F.col("value"), F.lit(b"")).cast("string"))
     whole = F.is_valid_utf8(F.col("value").cast("string"))
     read = records.select(
@@ -87,7 +87,7 @@ def read_records(records: DataFrame, topic: str, seen: DataFrame | None) -> Data
         F.col("partition").alias("_partition"),
         F.col("offset").alias("_offset"),
         text.alias("_text"),
-        # What is no text is not read, so that it comes out as bad.
+        # Invalid UTF-8 is not parsed, so it becomes a bad line.
         F.from_json(F.when(whole, text), _line_schema(), _JSON).alias("_row"),
     )
     row = F.col("_row")
@@ -116,7 +116,7 @@ def _line_schema() -> StructType:
 
 
 def _place(known: Mapping[str, Column]) -> Column:
-    """One struct for both kinds of places; what one kind does not have is null."""
+    """One struct for both kinds of sources; fields of the other kind are null."""
     types = {field.name: field.dataType for field in (*FILE.fields, *QUARANTINE.data.fields)}
     return F.struct(
         *(
@@ -127,12 +127,12 @@ def _place(known: Mapping[str, Column]) -> Column:
 
 
 def judged(lines: DataFrame, *, late_max_us: int, early_max_us: int) -> DataFrame:
-    """With `reason`: null for an event, else why the line is none."""
+    """Adds `reason`: null for an event, otherwise why the line is bad."""
     known = lines.withColumns({"_needs": _needs(), "_mid_ms": mid_ms()})
     needs = F.col("_needs")
     envelope = [F.col(name).isNull() for name in ("v", "ts", "node", "boot", "seq", "k")]
     sealed_at = F.col("file.sealed_at")
-    # Of a record only the node is known, and one without a key is nobody's.
+    # A record's key is the node; a record without a key has no source.
     same_node = F.col("node").eqNullSafe(F.col("file.node"))
     foreign = ~same_node | (F.col("boot") != F.col("file.boot"))
     reason = (
@@ -152,8 +152,8 @@ def judged(lines: DataFrame, *, late_max_us: int, early_max_us: int) -> DataFram
 
 
 def _needs() -> Column:
-    """The columns that an event's code demands, a bit for each; negative for an unknown code. One
-    look into a constant: asking column by column which codes want it takes far more CPU."""
+    """The required columns of an event's code as bits; negative for an unknown code. One look-up in
+    a constant takes far less CPU than a check per column."""
     masks = [_UNKNOWN] * (max(contract.KINDS) + 1)
     for kind in contract.KINDS.values():
         masks[kind.code] = sum(1 << _BITS[name] for name in kind.required)
@@ -162,7 +162,7 @@ def _needs() -> Column:
 
 
 def _absent() -> Column:
-    """The columns that are null, a bit for each."""
+    """The null columns as bits."""
     bits = (F.when(F.col(name).isNull(), 1 << bit).otherwise(0) for name, bit in _BITS.items())
     return reduce(lambda a, b: a.bitwiseOR(b), bits)
 
@@ -171,7 +171,7 @@ def _malformed() -> list[Column]:
     ms = F.call_function("div", F.col("ts"), F.lit(1000).cast("bigint"))
     mid = F.col("mid")
     return [
-        # Cheaper than a pattern, and every message has one.
+        # Cheaper than a regular expression, and every message has one.
         mid.isNotNull() & ((F.length(mid) != 32) | F.unhex(mid).isNull() | (F.lower(mid) != mid)),
         F.col("_mid_ms") < ms - MID_AGE_MAX_MS,
         F.col("_mid_ms") > ms + MID_AHEAD_MAX_MS,
@@ -192,7 +192,7 @@ def is_unknown() -> Column:
     return F.col("_needs") == _UNKNOWN
 
 
-@declared(EVENTS.data)
+@returns(EVENTS.data)
 def accepted(verdicts: DataFrame, batch: int) -> DataFrame:
     return (
         verdicts.where(F.col("reason").isNull())
@@ -201,9 +201,9 @@ def accepted(verdicts: DataFrame, batch: int) -> DataFrame:
     )
 
 
-@declared(QUARANTINE.data)
+@returns(QUARANTINE.data)
 def rejected(verdicts: DataFrame) -> DataFrame:
-    """Bad lines with their source. What did parse is written again, in the contract's order."""
+    """Bad lines with their source. Parsed lines are formatted again in the contract's order."""
     text = F.coalesce(F.col(BAD), F.to_json(F.struct(*contract.COLUMNS)))
     return verdicts.where(F.col("reason").isNotNull()).select(
         *(F.col(f"file.{name}").alias(name) for name in ("node", "boot", "segno", "sealed_at")),
@@ -214,7 +214,7 @@ def rejected(verdicts: DataFrame) -> DataFrame:
 
 
 def per_source(events: DataFrame) -> DataFrame:
-    """For each (node, boot): rows, how many of them differ, their range, gaps, the newest time."""
+    """Per (node, boot): rows, distinct rows, their range, gaps, the newest time."""
     gap = F.when(F.col("k") == contract.CODES["log.gap"], F.col("n"))
     return (
         events.groupBy(*IDENTITY)
@@ -231,9 +231,9 @@ def per_source(events: DataFrame) -> DataFrame:
     )
 
 
-@declared(EVENTS.data)
+@returns(EVENTS.data)
 def deduplicated(events: DataFrame) -> DataFrame:
-    """Rule 3. Of rows that differ the same one is always kept, whatever their order."""
+    """Rule 3. Of different rows the same one is always kept, independent of order."""
     same = Window.partitionBy(*IDENTITY).orderBy(F.xxhash64(*EVENTS.data.names))
     return (
         events.withColumn("_row", F.row_number().over(same))
@@ -243,5 +243,5 @@ def deduplicated(events: DataFrame) -> DataFrame:
 
 
 def _any(conditions: list[Column]) -> Column:
-    """At least one holds; one about an absent column does not."""
+    """True if at least one condition is true; null counts as false."""
     return reduce(lambda a, b: a | b, (F.coalesce(one, F.lit(False)) for one in conditions))

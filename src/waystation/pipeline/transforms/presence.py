@@ -1,14 +1,14 @@
-"""Sessions in parties: how long they stayed, what they missed, how many there were.
+"""Sessions in parties: durations, delivery totals, concurrency.
 
-Rule 1: a session is (party, sess). Its row lies in the date of its leave, which carries its
-        duration and totals. One that is still there has a row of status `open` in each date; the
-        next date begins with those.
-Rule 2: a session has `vanished` when the process that held it ended more than its TTL and
-        `VANISH_GRACE_S` ago without a resume elsewhere. A process has ended with its `node.stop`,
-        with the next start of its node, or when nothing came from it for `SILENCE_S`: it writes
-        its totals every 10 s.
-Rule 3: a session's numbers balance: out = acked + dropped + superseded + outstanding, nothing
-        outstanding is negative, and a leave comes after its start.
+Rule 1: a session is (party, sess). Its row is in the date of its leave, which has its duration and
+        totals. A session without a leave has a row of status `open` in each date; the next date
+        starts with those rows.
+Rule 2: a session has `vanished` if the process that held it ended more than its TTL and
+        `VANISH_GRACE_S` ago without a resume elsewhere. A process ends with its `node.stop`, with
+        the next start of its node, or after `SILENCE_S` without events: it writes totals every
+        10 s.
+Rule 3: a session's numbers balance: out = acked + dropped + superseded + outstanding, outstanding
+        is not negative, and a leave is after its start.
 """
 
 import datetime as dt
@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
 from waystation.pipeline.transforms.concurrency import concurrency, moment
-from waystation.pipeline.transforms.declared import declared
 from waystation.pipeline.transforms.histogram import bucket_of
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.pipeline.transforms.time import date_of, day_starts, hour_of, weight
 
 STARTED, LEFT, DETACHED, RESUMED, MOVED = 200, 201, 202, 203, 204
@@ -51,7 +51,7 @@ PARTY_HOURLY = columns(
 PARTY_LATENCY = columns("day date, hour int, bucket smallint, n bigint, max_us bigint")
 
 
-# Of the attributes that starts, leaves and totals carry; what one lacks is null.
+# Attributes of starts, leaves and totals; missing ones are null.
 _SAID = ", ".join(
     f"{name} bigint"
     for name in (
@@ -64,9 +64,9 @@ def _when(code: int, column: Column) -> Column:
     return F.when(F.col("k") == code, column)
 
 
-@declared(PARTY_SESSIONS)
+@returns(PARTY_SESSIONS)
 def sessions(events: DataFrame, still_open: DataFrame, day: dt.date, now_us: int) -> DataFrame:
-    """The sessions that ended on `day` or were there at its end, which is `now_us` at the latest.
+    """Sessions that ended on `day` or were open at its end, which is `now_us` at the latest.
 
     `events` are those of `day`; `still_open` the rows of status `open` of the date before.
     """
@@ -80,7 +80,7 @@ def sessions(events: DataFrame, still_open: DataFrame, day: dt.date, now_us: int
     today = told.groupBy(*key).agg(
         F.min(_when(STARTED, tale)).alias("start"),
         F.min(_when(LEFT, tale)).alias("leave"),
-        # Whoever spoke of it last holds it; a leave is spoken by the holder as well.
+        # The holder is the process of the last event; the holder also writes a leave.
         F.max(F.struct(*order)).alias("holder"),
         F.min("ts").alias("first_at"),
         F.max(_when(STARTED, F.col("n"))).alias("size"),
@@ -101,7 +101,7 @@ def sessions(events: DataFrame, still_open: DataFrame, day: dt.date, now_us: int
         "start",
         "leave",
         "old_held_at",
-        # Of the process that held it then: somebody else may hold it now.
+        # Of the process at that time; another one may hold the session now.
         F.when(F.col("holder").isNull(), F.col("old_holder_stopped_at")).alias("old_stopped_at"),
         F.coalesce("old_cli", "start.cli", "leave.cli").alias("cli"),
         F.coalesce("holder.node", "old_node").alias("node"),
@@ -129,7 +129,7 @@ def sessions(events: DataFrame, still_open: DataFrame, day: dt.date, now_us: int
 
 
 def _judged(held: DataFrame, horizon_us: int) -> DataFrame:
-    """How each session ended, if it did, as far as is known at `horizon_us`."""
+    """Status of each session, as known at `horizon_us`."""
     replaced = F.coalesce(F.col("boot") < F.col("newest_boot"), F.lit(False))
     silent = F.col("held_at") < horizon_us - SILENCE_S * 1_000_000
     holder_ended_at = F.coalesce("holder_stopped_at", F.when(replaced | silent, F.col("held_at")))
@@ -168,7 +168,7 @@ def _judged(held: DataFrame, horizon_us: int) -> DataFrame:
 
 
 def _processes(events: DataFrame) -> DataFrame:
-    """When each process was heard of last, and when it stopped; (node, boot) is unique."""
+    """Last event and end of each process; (node, boot) is unique."""
     return events.groupBy("node", "boot").agg(
         F.max("ts").alias("last_at"), F.min(_when(NODE_STOP, F.col("ts"))).alias("stopped_at")
     )
@@ -178,10 +178,10 @@ def _newest_boots(events: DataFrame) -> DataFrame:
     return events.groupBy("node").agg(F.max("boot").alias("newest_boot"))
 
 
-@declared(PARTY_MINUTELY)
+@returns(PARTY_MINUTELY)
 def minutely(of_sessions: DataFrame, day: dt.date) -> DataFrame:
-    """How many sessions there were in each minute of `day`, by the size of their party: at its
-    end, and at most; `peak_of_all` is that of all sizes together, on each row of the minute."""
+    """Sessions per minute of `day` and size class of the party: at its end, and the peak;
+    `peak_of_all` is the peak of all classes together, on each row of the minute."""
     largest = of_sessions.groupBy("party").agg(F.max("size").alias("largest"))
     arrival = F.when(F.col("started_at") < day_starts(day), "was_there").otherwise("joined")
     moments = (
@@ -222,9 +222,9 @@ def _class_of(size: Column) -> Column:
     return chosen
 
 
-@declared(PARTY_HOURLY)
+@returns(PARTY_HOURLY)
 def hourly(events: DataFrame) -> DataFrame:
-    """What each node delivered in each hour: exact, from its running totals."""
+    """Deliveries per node and hour: exact, from running totals."""
     at = (date_of(F.col("ts")).alias("day"), hour_of(F.col("ts")).alias("hour"))
     counted = events.where(F.col("k").isin(SENT, ACKED, REFUSED))
     said = counted.groupBy(*at, "node").agg(
@@ -261,8 +261,8 @@ _TOTALS = {
 
 
 def _growth(events: DataFrame) -> DataFrame:
-    """By how much totals grew in each hour. They count from the start of their process; of one
-    that is older than the date, what it did before its first word of the date is not counted."""
+    """Growth of totals per hour. Totals count from the start of their process; for a process older
+    than the date, growth before its first event of the date is not counted."""
     totals = F.struct("seq", F.from_json("attrs", _SAID).alias("said"))
     of_hours = (
         events.where(F.col("k") == TOTALS)
@@ -293,9 +293,9 @@ def _growth(events: DataFrame) -> DataFrame:
     )
 
 
-@declared(PARTY_LATENCY)
+@returns(PARTY_LATENCY)
 def latency(events: DataFrame) -> DataFrame:
-    """From the first sending of a message to its ack, in buckets; acks are sampled by weight."""
+    """Time from first send to ack, in buckets; acks are sampled by weight."""
     return (
         events.where((F.col("k") == ACKED) & F.col("dur").isNotNull())
         .groupBy(
@@ -320,5 +320,5 @@ def _count(code: int) -> Column:
 
 
 def _sum(name: str) -> Column:
-    """Of what was carried over and what the date adds."""
+    """Carried-over value plus the value of the date."""
     return F.coalesce(F.col(name), _zero()) + F.coalesce(F.col(f"old_{name}"), _zero())

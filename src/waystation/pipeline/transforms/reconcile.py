@@ -1,21 +1,21 @@
 """Compares the rows of the lake with the event counters of the nodes.
 
-Every `node.stats` carries how many events of each code its process wrote up to that line. Between
-two of them, the growth of a counter must equal the rows in the lake for that code.
+Every `node.stats` has the number of events of each code that its process has written so far.
+Between two of them, the growth of a counter must equal the rows in the lake for that code.
 
 Rule 1: a span begins with the process, or with its first `node.stats` of the date, and ends with
         its last `node.stats` of each hour. Later rows belong to the next span.
-Rule 2: a line that the disk refused was counted and is missing; `log.gap` reports it. So a
-        difference is explained while it lies between zero and the gap.
-Rule 3: a process numbers its lines without holes, and a `log.gap` covers the numbers of the lines
-        that it reports. A number with neither a row nor a `log.gap` is missing.
+Rule 2: a line that could not be written was counted and is missing; `log.gap` reports it. So a
+        difference between zero and the gap is explained.
+Rule 3: a process numbers its lines without gaps, and a `log.gap` has the numbers of the lines that
+        it reports. A number with neither a row nor a `log.gap` is missing.
 """
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
-from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.pipeline.transforms.time import date_of, hour_of, weight
 
 NODE_STATS = 302
@@ -32,9 +32,9 @@ REL_SEQUENCE = columns(
 )
 
 
-@declared(REL_RECONCILE)
+@returns(REL_RECONCILE)
 def reconcile(events: DataFrame) -> DataFrame:
-    """Counter growth against rows, for each process, hour and code; `events` are whole dates."""
+    """Counter growth and rows per process, hour and code; `events` are whole dates."""
     dated = _dated(events)
     spans = _spans(dated)
     growth = spans.select(*SPAN, "start", F.explode("counters").alias("code", "after")).select(
@@ -51,10 +51,10 @@ def reconcile(events: DataFrame) -> DataFrame:
     return _compared(growth, found, gaps).select(*REL_RECONCILE.fieldNames())
 
 
-@declared(REL_SEQUENCE)
+@returns(REL_SEQUENCE)
 def sequence(events: DataFrame) -> DataFrame:
-    """Numbers that each process gave to its lines in each hour, and how many of them have no row
-    (rule 3); `events` are whole dates."""
+    """Line numbers of each process per hour, and how many of them have no row (rule 3); `events`
+    are whole dates."""
     dated = _dated(events)
     spans = _spans(dated)
     none = F.lit(0).cast("bigint")
@@ -85,8 +85,8 @@ def _dated(events: DataFrame) -> DataFrame:
 
 
 def _spans(dated: DataFrame) -> DataFrame:
-    """From one `node.stats` of a process to another: `before` and `seq` are their numbers, `start`
-    and `counters` what they tell (rule 1)."""
+    """Spans between two `node.stats` of a process: `before` and `seq` are their line numbers,
+    `start` and `counters` their counters (rule 1)."""
     process = Window.partitionBy("day", "node", "boot").orderBy("seq")
     told = dated.where(F.col("k") == NODE_STATS).select(
         "day",
@@ -99,7 +99,7 @@ def _spans(dated: DataFrame) -> DataFrame:
     )
     marks = told.select(
         "*",
-        # A process that lived before this date begins with its first word of the date.
+        # For a process older than the date, the first span starts with its first `node.stats`.
         (F.col("older") & F.lag("seq").over(process).isNull()).alias("opens"),
         F.coalesce(F.lead("hour").over(process) != F.col("hour"), F.lit(True)).alias("closes"),
     ).where("opens or closes")

@@ -1,23 +1,22 @@
-"""What became of every message: outcome, funnel, latency, loss.
+"""Outcome, milestones, latency and loss of every message.
 
-Input is the frame `messages`: one row a message, as `fold` leaves it.
+The input is the frame `messages`: one row per message, as written by `fold`.
 
-Rule 1: `now` is the pipeline's own, taken from the events, never a wall clock.
-Rule 2: what is not known is not counted as lost: without `push.received` the tracking id gives
-        the time, and the TTL counts as the longest one that there is.
-Rule 3: a message that was stored or sent and never acked expires with its deadline. It is lost
-        only if a further event must have come and did not: it was received or relayed, and nothing
-        else is known of it.
-Rule 4: a message whose milestones cannot be reached by legal transitions is a gap: an event was
-        lost, or a node has a bug. It still has an outcome.
+Rule 1: `now` comes from the events, never from a wall clock.
+Rule 2: unknown values do not count as loss: without `push.received` the tracking id gives the time,
+        and the TTL counts as the maximum.
+Rule 3: a message that was stored or sent and never acked expires at its deadline. It is lost only
+        if a required event is missing: it was received or relayed without any later event.
+Rule 4: a message with milestones that no legal transitions reach is a gap: an event was lost, or a
+        node has a bug. It still has an outcome.
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns, mid_ms
-from waystation.pipeline.transforms.declared import declared
 from waystation.pipeline.transforms.histogram import bucket_of
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.pipeline.transforms.time import date_of, hour_of, weight
 from waystation.telemetry.contract import (
     ACCEPTED,
@@ -80,7 +79,7 @@ REL_REPEATS = columns("day date, hour int, k smallint, n bigint, messages bigint
 
 
 def legal_masks() -> frozenset[int]:
-    """Every set of milestones that a message can have passed by legal transitions."""
+    """Every set of milestones that legal transitions can reach."""
     todo: list[tuple[int, int]] = [(1 << RECEIVED, RECEIVED)]
     reached = set(todo)
     while todo:
@@ -97,14 +96,14 @@ LEGAL_MASKS = legal_masks()
 
 
 def has(*codes: int) -> Column:
-    """The message passed one of these milestones."""
+    """Whether the message has passed one of these milestones."""
     mask = sum(1 << code for code in codes)
     return F.col("seen").bitwiseAND(F.lit(mask)) != 0
 
 
-@declared(OUTCOME)
+@returns(OUTCOME)
 def outcomes(messages: DataFrame, now_us: int) -> DataFrame:
-    """One row a message: its outcome at `now_us`, whether events are missing, its latencies."""
+    """One row per message: outcome at `now_us`, gap, latencies."""
     born = mid_ms() * 1000
     ttl_s = F.coalesce(F.col("ttl"), F.lit(TTL_MAX_S)).cast("bigint")
     deadline = F.coalesce(F.col("t0"), born) + (ttl_s + GRACE_S) * 1_000_000
@@ -156,15 +155,15 @@ def outcomes(messages: DataFrame, now_us: int) -> DataFrame:
 
 
 def _waits() -> Column:
-    """For its user agent to come, or to ack it. By what was passed, not by what came last: the
-    clocks of nodes differ."""
+    """Whether the message waits for a connection or an ack. Decided by the set of milestones, not
+    by the latest one, because clocks of nodes differ."""
     return has(STORED, RETRIEVED, TRANSMITTED, ACCEPTED)
 
 
-@declared(REL_HOURLY)
+@returns(REL_HOURLY)
 def hourly(of_messages: DataFrame) -> DataFrame:
-    """The funnel of each hour, sender, network and path, for each outcome. `next_deadline` is when
-    the first of those in flight is overdue: the hour must be judged again then."""
+    """Counts per hour, sender, network, path and outcome. At `next_deadline` the first message in
+    flight becomes overdue: the hour must then be computed again."""
     counts = {
         "messages": F.count(F.lit(1)),
         "bytes": F.sum(F.coalesce(F.col("size"), F.lit(0))),
@@ -181,9 +180,9 @@ def hourly(of_messages: DataFrame) -> DataFrame:
     )
 
 
-@declared(REL_LATENCY)
+@returns(REL_LATENCY)
 def latency(of_messages: DataFrame) -> DataFrame:
-    """How many messages took how long, in buckets."""
+    """Latency histograms of messages."""
     measured = F.explode(
         F.array(
             *(F.struct(F.lit(name).alias("measure"), F.col(name).alias("us")) for name in MEASURES)
@@ -209,11 +208,11 @@ def latency(of_messages: DataFrame) -> DataFrame:
     )
 
 
-@declared(REL_LOSS)
+@returns(REL_LOSS)
 def loss(of_messages: DataFrame, events: DataFrame) -> DataFrame:
-    """Every lost message with the node that saw it last, and the peer it was meant for.
+    """Every lost message with the node of its last event, and the peer of that event.
 
-    `events` is read for the lost ids alone; mids are unique in `of_messages`.
+    `events` is read for lost ids only; mids are unique in `of_messages`.
     """
     lost = of_messages.where(F.col("outcome") == "lost")
     order = F.col("ts") * 32 + F.col("k")
@@ -232,9 +231,9 @@ def loss(of_messages: DataFrame, events: DataFrame) -> DataFrame:
     return lost.join(last_seen, on="mid", how="left").select(*REL_LOSS.fieldNames())
 
 
-@declared(REL_NODES)
+@returns(REL_NODES)
 def by_node(events: DataFrame) -> DataFrame:
-    """What each node wrote in each hour, by code; `n` counts what a row stands for."""
+    """Events per node, hour and code; `n` sums the weights of rows."""
     stands_for = F.when(F.col("k") == LOG_GAP, F.col("n")).otherwise(weight())
     return (
         events.groupBy(
@@ -245,9 +244,9 @@ def by_node(events: DataFrame) -> DataFrame:
     )
 
 
-@declared(REL_REPEATS)
+@returns(REL_REPEATS)
 def repeats(events: DataFrame) -> DataFrame:
-    """How often a message was sent or acked again on the same date, in the hour of the first."""
+    """Repeated sends and acks of a message on one date, in the hour of the first."""
     once = (
         events.where(F.col("k").isin(TRANSMITTED, DELIVERED))
         .groupBy(date_of(F.col("ts")).alias("day"), "k", "mid")

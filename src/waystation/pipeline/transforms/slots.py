@@ -1,14 +1,14 @@
-"""Load of the 4096 slots of the queue cluster: by the minute, and as a weight for planning.
+"""Load of the 4096 slots of the queue cluster: per minute, and as a weight for planning.
 
-Queue events are totals for a slot and 10 s: `n` says how many commands a row stands for; a row
-without it stands for one (or for its weight).
+Queue events are totals of a slot over 10 s: `n` is the number of commands; a row without it counts
+as one (or as its weight).
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
-from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.pipeline.transforms.time import date_of, minute_of, weight
 
 NEW, SUB, SEND, DELIVER, ACK, GET, DELETE, EXPIRED = 100, 101, 103, 104, 105, 106, 107, 109
@@ -29,9 +29,9 @@ SLOT_WEIGHT = columns(
 )
 
 
-@declared(SLOT_MINUTELY)
+@returns(SLOT_MINUTELY)
 def minutely(events: DataFrame) -> DataFrame:
-    """What happened in each slot and minute; the last `slot.load` of the minute beside it."""
+    """Operations per slot and minute, with the last `slot.load` of the minute."""
     told = events.where(F.col("k").between(NEW, SLOT_LOAD) & F.col("slot").isNotNull())
     stands_for = F.coalesce(F.col("n"), F.lit(1).cast("bigint")) * weight()
 
@@ -89,7 +89,7 @@ def minutely(events: DataFrame) -> DataFrame:
     )
 
 
-@declared(SLOT_WEIGHT)
+@returns(SLOT_WEIGHT)
 def weights(
     of_minutes: DataFrame,
     *,
@@ -98,13 +98,13 @@ def weights(
     per_stored_mb: float = 0.1,
     per_mb: float = 10.0,
 ) -> DataFrame:
-    """What each slot costs its server, over a window of `minutes` that `of_minutes` covers:
-    per_op · p95(operations a minute) + per_stored_mb · stored MB + per_mb · p95(MB a minute).
+    """The weight of each slot over a window of `minutes`, covered by `of_minutes`:
+    per_op · p95(operations per minute) + per_stored_mb · stored MB + per_mb · p95(MB per minute).
 
-    A minute without a row is one in which nothing happened. The p95 is the value at place
-    ceil(0.95 · minutes) of all minutes in order; slots that did nothing are not listed.
+    A minute without a row counts as zero. The p95 is the value at position ceil(0.95 · minutes)
+    of all sorted minutes; slots without operations are left out.
     """
-    # Only the busiest minutes matter: the p95 is the k-th largest of the minutes that have rows.
+    # Only the busiest minutes matter: the p95 is the k-th largest of the minutes with rows.
     place = minutes - (minutes * 95 + 99) // 100 + 1
     last = F.max(
         F.when(

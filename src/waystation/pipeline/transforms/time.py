@@ -1,4 +1,4 @@
-"""Moments in events: microseconds since the epoch, and the dates, hours and minutes they lie in."""
+"""Converts times of events (microseconds since the epoch) to dates, hours and minutes."""
 
 import datetime as dt
 
@@ -21,7 +21,7 @@ def hour_of(micros: Column) -> Column:
 
 
 def minute_of(micros: Column) -> Column:
-    """0 to 1439, inside the date."""
+    """0 to 1439, within the date."""
     return F.floor(F.pmod(micros, F.lit(DAY_US)) / MINUTE_US).cast("int")
 
 
@@ -31,5 +31,5 @@ def day_starts(day: dt.date) -> int:
 
 
 def weight() -> Column:
-    """How many events a row stands for."""
+    """The number of events that a row represents."""
     return F.coalesce(F.col("w"), F.lit(1)).cast("bigint")

@@ -1,15 +1,15 @@
-"""Who uses the platform, and for what: counts of a date, and sketches that any window unites.
+"""Usage of the platform: daily counts, and sketches of distinct ids.
 
-Counts of dates add up. Distinct user agents, endpoints and senders do not: of them a date keeps a
-theta sketch, so that a week or a month is the union of its dates. Up to 4096 different values a
-sketch is exact, beyond that off by about two hundredths.
+Counts of dates add up. Distinct user agents, endpoints and senders do not, so each date has a theta
+sketch of them, and a week or a month is the union of its dates. A sketch is exact up to 4096
+distinct values; above, the error is about 2 %.
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
-from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.output_schema import returns
 from waystation.pipeline.transforms.time import date_of, weight
 
 SKETCH_LOG_ENTRIES = 12
@@ -39,9 +39,9 @@ def _hello(name: str) -> Column:
     return F.try_variant_get(F.try_parse_json("attrs"), f"$.{name}", "string")
 
 
-@declared(USAGE_DAILY)
+@returns(USAGE_DAILY)
 def daily(events: DataFrame) -> DataFrame:
-    """How often, by what tells more: the status of requests, the platform of hellos, networks."""
+    """Counts by detail: status of requests, platform of hellos, networks."""
     what = F.element_at(
         F.create_map(*(F.lit(part) for pair in _COUNTED.items() for part in pair)),
         F.col("k").cast("int"),
@@ -67,9 +67,9 @@ def _errno() -> Column:
     return F.when(F.col("errno") != 0, F.concat(F.lit("errno "), F.col("errno").cast("string")))
 
 
-@declared(USAGE_SKETCHES)
+@returns(USAGE_SKETCHES)
 def sketches(events: DataFrame) -> DataFrame:
-    """Whom a date has seen: user agents connected and reached, endpoints and senders used."""
+    """Sketches of a date: connected and reached user agents, used endpoints and senders."""
     k = F.col("k")
     seen = F.explode(
         F.array(
@@ -98,9 +98,9 @@ def sketches(events: DataFrame) -> DataFrame:
     )
 
 
-@declared(USAGE_WINDOWS)
+@returns(USAGE_WINDOWS)
 def windows(of_days: DataFrame) -> DataFrame:
-    """Distinct values of the last 1, 7 and 30 dates up to the newest one that there is."""
+    """Distinct values of the last 1, 7 and 30 dates up to the newest one."""
     newest = of_days.agg(F.max("day").alias("newest"))
     aged = of_days.crossJoin(F.broadcast(newest)).select(
         "what", "sketch", F.date_diff("newest", "day").alias("age")

@@ -1,5 +1,4 @@
-"""Two push stores used as one: a user agent moves from the secondary to the primary at its next
-use.
+"""Two push stores used as one: a user agent moves to the primary at its next use.
 
 Where rows are, and why none is lost or comes back (the move itself: `moves.py`):
 

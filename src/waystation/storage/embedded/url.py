@@ -1,5 +1,4 @@
-"""Parses the URL of an embedded store: `embedded`, `embedded:./relative`,
-`embedded:///absolute`."""
+"""Parses `embedded`, `embedded:./relative` and `embedded:///absolute`."""
 
 from pathlib import Path
 

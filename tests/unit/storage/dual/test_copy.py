@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tests.pipeline.server_actions import Acts, Known, differences
+from tests.pipeline.server_actions import KnownState, ServerActions, differences
 from waystation.base.clock import ManualClock
 from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
 from waystation.push.store import PushStore
@@ -106,7 +106,7 @@ class World:
         self.source = UnevenStore(self.clock, self.rng)
         self.target = UnevenStore(self.clock, self.rng)
         self.url = parse_dual_url("dual:?primary=memory:&secondary=memory:&tombstones=1")
-        self.acts = Acts(self.rng, self.clock.now_ms)
+        self.acts = ServerActions(self.rng, self.clock.now_ms)
         self.copied: list[Copied] = []
         self.ended = False
 
@@ -126,7 +126,7 @@ class World:
         uaid = Uaid(self.rng.randbytes(16))
         route = self.rng.choice((None, "http://10.0.0.1:8081"))
         record = UserAgent(uaid=uaid, connected_at_ms=self.clock.now_ms() - 5000, node_id=route)
-        known = self.acts.known[uaid] = Known(set(), {}, set())
+        known = self.acts.known[uaid] = KnownState(set(), {}, set())
         assert await self.source.add_user_agent(record)
         for _ in range(self.rng.randrange(1, 4)):
             await self.acts.subscribe(self.source, uaid, known)

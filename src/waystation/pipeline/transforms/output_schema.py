@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 P = ParamSpec("P")
 
 
-def declared(promised: StructType) -> Callable[[Callable[P, DataFrame]], Callable[P, DataFrame]]:
+def returns(promised: StructType) -> Callable[[Callable[P, DataFrame]], Callable[P, DataFrame]]:
     """The transform returns exactly the columns of `promised`; a column may be null."""
 
     def decorate(transform: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
