@@ -44,7 +44,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     settings: Store = Store()
 
     @property
-    def patient(self) -> Store:
+    def bulk_settings(self) -> Store:
         """Settings for reading whole tables beside busy servers."""
         timeout_s = max(self.settings.operation_timeout_s, TIMEOUT_MIN_S)
         return msgspec.structs.replace(self.settings, url=self.url, operation_timeout_s=timeout_s)

@@ -1,1 +1,1 @@
-"""What tests of Waystation, and of code built on it, need: time, networks, faults, suites."""
+"""Tools for tests of Waystation and of its backends: simulated time, faults, conformance suites."""

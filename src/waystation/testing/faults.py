@@ -1,11 +1,11 @@
-"""Bad luck for tests: a push store that fails and is slow, a proxy that delays, stalls and cuts.
+"""Fault injection: a push store that fails and is slow, a proxy that delays, stalls and cuts.
 
-`FaultyStore` stands before a store that never suspends, on a simulated loop. Rule 1: a call may
-take effect late, fail before its effect, or take effect and fail all the same. Rule 2: a caller
-that is cancelled (a process that was killed) does not take its call back: it is on the wire.
-Rule 3: reads and writes of one caller may overtake each other, as they do on pooled connections.
+`FaultyStore` wraps a store that never suspends, on a simulated loop. Rule 1: a call may take effect
+late, fail before its effect, or fail after its effect. Rule 2: a call takes effect even if its
+caller is cancelled (a killed process), because it was sent. Rule 3: reads and writes of one caller
+may overtake each other, as on pooled connections.
 
-`FaultyProxy` stands between real sockets on loopback.
+`FaultyProxy` forwards real sockets on loopback.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ from waystation.push.store import CursorStore, PushStore
 T = TypeVar("T")
 
 READ_BYTES = 65_536
-ON_THE_WAY_MAX = 256  # pieces of one direction that are delayed at once
+ON_THE_WAY_MAX = 256  # delayed pieces of one direction
 
 
 class StoreLuck(msgspec.Struct):
-    """How often what goes wrong; all of it drawn from one source."""
+    """Probabilities of faults, drawn from one random source."""
 
     rng: random.Random
-    waits: float = 0.5  # the share of calls that do not answer at once
+    waits: float = 0.5  # share of calls that do not answer at once
     wait_s: float = 0.03
-    slow: float = 0.05  # and of those that take long, before or after their effect
+    slow: float = 0.05  # share of calls that take long, before or after their effect
     slow_s: float = 3.0
     fails_before: float = 0.0
     fails_after: float = 0.0
@@ -58,12 +58,12 @@ class StoreLuck(msgspec.Struct):
 
 
 class StoreWitness(Protocol):
-    """Hears what took effect, when it did, and who asked for it."""
+    """Observer of writes at the time of their effect."""
 
     def saved(
         self, source: str, uaid: Uaid, notifications: Sequence[Notification], *, ghost: bool
     ) -> None:
-        """`ghost`: whoever asked for it has been killed meanwhile."""
+        """`ghost`: the caller was killed before the effect."""
         ...
 
     def fetched(self, source: str, uaid: Uaid, rows: Sequence[Notification]) -> None: ...
@@ -80,7 +80,7 @@ class StoreWitness(Protocol):
 
 
 class FaultyStore:
-    """A `PushStore` as one node sees it: the same rows as everybody, with luck of its own."""
+    """One node's view of a shared `PushStore`, with its own faults."""
 
     def __init__(
         self, inner: PushStore, luck: StoreLuck, witness: StoreWitness, source: str
@@ -89,7 +89,7 @@ class FaultyStore:
         self._luck = luck
         self._witness = witness
         self._source = source
-        self.ghost = False  # set when the node that asks here has been killed
+        self.ghost = False  # set when this node has been killed
         self._loop = asyncio.get_running_loop()
 
     async def _call(
@@ -137,7 +137,7 @@ class FaultyStore:
             if note is not None:
                 note(stop.value)
             return stop.value
-        raise AssertionError("the store behind must not suspend")
+        raise AssertionError("the wrapped store must not suspend")
 
     def _arrive(
         self,
@@ -249,7 +249,7 @@ class FaultyStore:
         call = self._inner.forget_update(uaid, channel_id, version)
         return await self._call("forget_update", uaid, call)
 
-    # The rest is nobody's promise, so it has no bad luck.
+    # The other operations guarantee nothing, so they have no faults.
 
     async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
         return isinstance(self._inner, CursorStore) and await self._inner.advance_cursor(
@@ -286,12 +286,12 @@ class FaultyStore:
 
 
 def _answer(answered: "asyncio.Future[T]", result: T) -> None:
-    if not answered.done():  # else the caller was killed meanwhile
+    if not answered.done():  # else the caller was killed
         answered.set_result(result)
 
 
 class FaultyProxy:
-    """`async with FaultyProxy(host, port) as proxy`: connect to `edge.port` instead."""
+    """`async with FaultyProxy(host, port) as proxy`: connect to `proxy.port` instead."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -300,8 +300,8 @@ class FaultyProxy:
         self._pairs: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, ...]] = {}
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self.refusing = False  # newcomers are cut at once
-        self.delay_s = 0.0  # how long everything is on its way, in each direction
+        self.refusing = False  # new connections are cut at once
+        self.delay_s = 0.0  # latency in each direction
         self.accepted = 0
         self.port = 0
 
@@ -324,14 +324,14 @@ class FaultyProxy:
             await asyncio.wait(list(self._pairs))
 
     def stall(self) -> None:
-        """Connections stay, and nothing gets through, in either direction."""
+        """Connections stay open, but no data passes in either direction."""
         self._flowing.clear()
 
     def resume(self) -> None:
         self._flowing.set()
 
     def cut(self) -> None:
-        """Every connection is reset, on both sides."""
+        """Resets every connection on both sides."""
         for task, writers in list(self._pairs.items()):
             for writer in writers:
                 writer.transport.abort()
@@ -350,7 +350,7 @@ class FaultyProxy:
             self._pairs[task] = (writer, far_writer)
             await self._join((reader, far_writer), (far_reader, writer))
         except (OSError, asyncio.CancelledError):
-            pass  # the other side is gone, or this way was cut
+            pass  # the other side is closed, or this direction was cut
         finally:
             for end in self._pairs.pop(task):
                 end.transport.abort()
@@ -359,19 +359,19 @@ class FaultyProxy:
         try:
             async with asyncio.TaskGroup() as group:
                 for reader, writer in ways:
-                    # A long way, not a narrow one: what comes later travels beside what came first.
+                    # Latency without a bandwidth limit: pieces are delayed in parallel.
                     way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(ON_THE_WAY_MAX)
                     group.create_task(self._send_off(reader, way))
                     group.create_task(self._hand_over(way, writer))
         except* OSError:
-            pass  # one side is gone: so is the other
+            pass  # one side is closed, so the other is closed too
 
     async def _send_off(
         self, reader: asyncio.StreamReader, way: "asyncio.Queue[tuple[float, bytes]]"
     ) -> None:
         now = asyncio.get_running_loop().time
         data = b"-"
-        while data:  # the end of the stream travels too
+        while data:  # the end of the stream is delayed too
             data = await reader.read(READ_BYTES)
             await way.put((now() + self.delay_s, data))
 

@@ -1,14 +1,14 @@
-"""An event loop whose time jumps: a minute passes as soon as nothing is left to do in it.
+"""An event loop with simulated time, which jumps to the next timer when nothing is ready.
 
-Rule 1: time stands still while anything is ready and then moves to the next timer at once, so a
-        run takes as long as its work and nothing in it can be too early or too late by accident.
-Rule 2: nothing comes from outside: no descriptors, no threads, no signals. What asks for an
-        executor runs at once, in place.
-Rule 3: when nothing is ready and no timer is set nobody will ever go on: that is a deadlock and
-        raises. So do a world that outlives its limit and one that is busy without time passing.
-Rule 4: an exception that nobody took fails the run, even if it happened in the background.
+Rule 1: time does not pass while a callback is ready; then it jumps to the next timer. So a run
+        takes as long as its work, and its timing does not depend on the machine.
+Rule 2: there is no outside input: no descriptors, threads or signals. Executor calls run at once,
+        in place.
+Rule 3: if nothing is ready and no timer is set, the run raises `DeadlockError`. It also raises
+        after its time limit, and after `TURNS_MAX` turns without progress of time.
+Rule 4: an unhandled exception fails the run, also in background tasks.
 
-With one `random.Random` handed to everything that draws, the same seed gives the same run.
+If all randomness comes from one `random.Random`, the same seed gives the same run.
 """
 
 import asyncio
@@ -26,15 +26,16 @@ TURNS_MAX = 100_000  # of the loop without time passing
 
 
 class SimulationError(Exception):
-    """The simulated world cannot go on."""
+    """The simulation cannot continue."""
 
 
 class DeadlockError(SimulationError):
-    """Everything waits, and for nothing that will ever happen."""
+    """All tasks wait, and no timer is set."""
 
 
 class SimClock:
-    """Both clocks of a simulated world. `skewed` gives a node one that is ahead or behind."""
+    """Wall and monotonic clock of a simulation. `skewed` returns a clock that is ahead or
+    behind."""
 
     __slots__ = ("elapsed_s", "start_ms")
 
@@ -59,7 +60,7 @@ class SimClock:
 
 
 class SkewedClock:
-    """Wall time that is off by a constant; monotonic time is everybody's."""
+    """Wall time with a constant error; monotonic time is shared."""
 
     __slots__ = ("_base", "_skew_ms")
 
@@ -81,7 +82,7 @@ class SkewedClock:
 
 
 class _Jumper:
-    """Stands where a loop has its selector: instead of waiting, it moves the clock."""
+    """Replaces the loop's selector: advances the clock instead of waiting."""
 
     __slots__ = ("_clock", "_until_s", "turns")
 
@@ -106,7 +107,7 @@ class _Jumper:
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The standard loop's queue and timers, and none of its operating system."""
+    """The standard loop's queue and timers, without operating system resources."""
 
     _selector: _Jumper
 
@@ -131,10 +132,10 @@ class SimLoop(asyncio.BaseEventLoop):
         return future
 
     def rested(self) -> None:
-        """What follows is counted anew."""
+        """Restarts the count of turns."""
         self._selector.turns = 0
 
-    # What the standard loop asks of its selector's side.
+    # Methods that the standard loop expects from its selector implementation.
 
     def _process_events(self, event_list: list[Any]) -> None: ...
 
@@ -142,7 +143,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class NodeTasks(Tasks):
-    """Tasks that can all be ended between two steps, in the order in which they began."""
+    """Tasks that can all be cancelled between two steps, in the order of their start."""
 
     def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
         super().__init__(on_failure)
@@ -174,7 +175,8 @@ def run_sim(
     limit_s: float = 7_200.0,
     loop_class: type[SimLoop] = SimLoop,
 ) -> T:
-    """Run `coro` to its end, `limit_s` of simulated time at most, and clear up behind it."""
+    """Run `coro` to its end, for at most `limit_s` of simulated time, and cancel remaining
+    tasks."""
     clock = clock if clock is not None else SimClock()
     loop = loop_class(clock, until_s=clock.elapsed_s + limit_s)
     main = loop.create_task(coro)
@@ -191,7 +193,7 @@ def run_sim(
 
 
 def _clear_up(loop: SimLoop) -> None:
-    """Whatever is left is cancelled, in an order that does not depend on addresses."""
+    """Cancels remaining tasks, in an order that does not depend on addresses."""
     loop.rested()
     left = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
     for task in left:

@@ -57,7 +57,7 @@ class BigtableBulk(BulkStore):
         self._agents = UserAgents(self._session, self._clock, url.max_router_ttl)
 
     async def _connected(self, url: BigtableUrl, config: StoreConfig) -> Session:
-        return Session(url, config.patient, self._clock)
+        return Session(url, config.bulk_settings, self._clock)
 
     def ranges(self, table: str, count: int) -> list[bytes]:
         samples = self.run(self._session.sample_keys())

@@ -117,7 +117,7 @@ class Session:
         self._batch_limits: dict[str, Any] = {
             "server": "Bigtable",
             "queue_max": self._waiting_max,
-            "flights_max": self._free,
+            "in_flight_max": self._free,
         }
         self._writes = Batcher[tuple[bytes, list[Mutation]], None](
             by_row(self._send_writes), group_max=ENTRIES_PER_CALL, **self._batch_limits

@@ -69,7 +69,7 @@ class Copier:
 
     async def _opened(self, config: StoreConfig, clock: Clock) -> PushStore:
         return await open_push_store(
-            config.url, data_dir=Path(config.data_dir), settings=config.patient, clock=clock
+            config.url, data_dir=Path(config.data_dir), settings=config.bulk_settings, clock=clock
         )
 
     def copy(self, table: str, part: bytes, since_ms: int) -> Iterator[Copied]:

@@ -68,7 +68,7 @@ class DynamoBulk(BulkStore):
 
     async def _connected(self, config: StoreConfig) -> StoreContext:
         clock = SystemClock()
-        dynamo = await Dynamo.open(self._url, config.patient)
+        dynamo = await Dynamo.open(self._url, config.bulk_settings)
         try:
             tables = MessageTables(dynamo, self._url, clock)
             await tables.open()

@@ -135,7 +135,7 @@ class Dynamo:
         limits: dict[str, Any] = {
             "server": "DynamoDB",
             "queue_max": settings.queue_max,
-            "flights_max": CONNECTIONS_MAX,
+            "in_flight_max": CONNECTIONS_MAX,
         }
         self._reads = Batcher[tuple[Row, Key], Item | None](
             by_row(self._send_reads), group_max=BATCH_GET_MAX, **limits

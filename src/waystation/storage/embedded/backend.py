@@ -67,7 +67,7 @@ def _open_bulk(config: StoreConfig, runner: asyncio.Runner) -> BulkStore:
     from waystation.storage.embedded.bulk import EmbeddedBulk
 
     directory = _directory(config.url, Path(config.data_dir)) / "push"
-    return EmbeddedBulk(directory, config.patient, runner)
+    return EmbeddedBulk(directory, config.bulk_settings, runner)
 
 
 BACKEND = Backend(

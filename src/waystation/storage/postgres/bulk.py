@@ -86,7 +86,7 @@ class PostgresBulk(BulkStore):
         self._session = self.run(self._connected(config))
 
     async def _connected(self, config: StoreConfig) -> Session:
-        return Session(self._url, config.patient, partial(make_ready, url=self._url))
+        return Session(self._url, config.bulk_settings, partial(make_ready, url=self._url))
 
     def ranges(self, table: str, count: int) -> list[bytes]:
         return hex_ranges(count)

@@ -56,7 +56,7 @@ class RedisBulk(BulkStore):
         self._session = self.run(self._connected(config))
 
     async def _connected(self, config: StoreConfig) -> Session:
-        settings = config.patient
+        settings = config.bulk_settings
         return (
             RedisCluster(self._url, settings)
             if self._url.cluster

@@ -1,1 +1,1 @@
-"""Suites that every backend passes unchanged."""
+"""Conformance suites for backends."""

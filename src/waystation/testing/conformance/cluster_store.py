@@ -1,6 +1,6 @@
-"""What every store of a cluster's map does.
+"""Conformance suite for stores of a queue cluster's slot map.
 
-A backend's tests subclass `ClusterStoreConformance` and give the fixture `store`, and `another`,
+A backend's tests subclass `ClusterStoreConformance` and provide the fixtures `store` and `another`,
 a second member's handle on the same store.
 """
 
@@ -19,7 +19,7 @@ def _node(node_id: NodeId) -> Node:
 
 class ClusterStoreConformance:
     async def another(self, store: ClusterStore) -> ClusterStore:
-        """Another member's view of the same store; closed by the fixture or shared."""
+        """A second member's handle on the same store; closed by the fixture or shared."""
         raise AssertionError("a backend's tests say how its store is opened again")
 
     async def test_before_a_cluster_is_made_the_map_is_empty(self, store: ClusterStore) -> None:

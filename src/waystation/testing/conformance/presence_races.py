@@ -1,4 +1,4 @@
-"""Two who want the same session at once: a presence store lets exactly one of them have it."""
+"""Conformance suite for races: of two concurrent claims of a session, exactly one succeeds."""
 
 import asyncio
 
@@ -11,10 +11,10 @@ from .presence_store import Heard, attach_spec, join_spec, new_party, session
 
 
 class PresenceStoreRaces:
-    """Beside `PresenceStoreConformance`, with the same `store`."""
+    """Complements `PresenceStoreConformance`, with the same `store`."""
 
     races = 1000
-    """How often a session's end and its return are raced; all of them with the soaks."""
+    """Number of races between the end and the return of a session; soak tests run more."""
 
     async def test_leaving_and_attaching_at_once_has_one_winner(
         self, store: PresenceStore, heard: Heard

@@ -1,4 +1,4 @@
-"""What every presence store passes: the contract of `waystation.presence.store`.
+"""Conformance suite for presence stores: the contract of `waystation.presence.store`.
 
 A backend writes a subclass with the fixture `store`, not yet started:
 
@@ -6,7 +6,7 @@ A backend writes a subclass with the fixture `store`, not yet started:
         @pytest.fixture
         async def store(self, clock: ManualClock) -> AsyncIterator[PresenceStore]: ...
 
-Ids are random in every test, so a store that other tests have used will do.
+Ids are random in every test, so tests may share a store.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _chance = random.SystemRandom()
 
 
 class Heard:
-    """A listener that keeps what it is told."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[PartyId, Entry]] = []
@@ -68,7 +68,7 @@ class Heard:
         return [entry for party, entry in self.entries if party == party_id]
 
     async def wait(self, condition: Callable[[], Any], patience_s: float = 10.0) -> None:
-        """Stores may tell a little later than they answer."""
+        """Stores may notify listeners slightly after they answer."""
         async with asyncio.timeout(patience_s):
             while not condition():  # noqa: ASYNC110 whatever it is, it has no event
                 await asyncio.sleep(0.002)

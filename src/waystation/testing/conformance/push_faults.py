@@ -1,13 +1,14 @@
-"""What every push store on a server passes when the way there is bad.
+"""Conformance suite for server push stores behind a faulty network.
 
-A store's tests bring a class with the fixtures `proxy`, `store` (through that proxy) and `clock`,
-and say how patient the store is:
+A store's tests subclass `PushStoreFaults`, with the fixtures `proxy`, `store` (through that proxy)
+and `clock`, and state the store's limits:
 
     class TestBehindAProxy(PushStoreFaults):
         waiting_max = 64
 
-Whoever is not served hears `StoreUnavailableError` or `BusyError` in time (for senders: 503 with
-Retry-After); others are served; what was confirmed is there; and nobody has to restart anything.
+Failed calls raise `StoreUnavailableError` or `BusyError` in time (for senders: 503 with
+Retry-After), other calls succeed, confirmed writes are kept, and the store recovers without a
+restart.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ Subscriber = tuple[Uaid, ChannelId]
 
 
 async def subscribe(store: PushStore, clock: Clock, subscriber: Subscriber) -> None:
-    """A user agent that nobody knew, connected and with one channel."""
+    """Adds a new connected user agent with one channel."""
     uaid, channel_id = subscriber
     record = UserAgent(uaid=uaid, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
     assert await store.add_user_agent(record)
@@ -40,8 +41,8 @@ async def subscribe(store: PushStore, clock: Clock, subscriber: Subscriber) -> N
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], within_s: float = SOON_S) -> T:
-    """The answer to what may be asked again. The stores of these tests have little patience, and on
-    a busy machine a server in good health may try it."""
+    """Repeats a call until it succeeds. Stores in these tests have short timeouts, which a healthy
+    server on a busy machine may exceed."""
     deadline = time.monotonic() + within_s
     while True:
         try:
@@ -52,23 +53,23 @@ async def patiently(ask: Callable[[], Awaitable[T]], within_s: float = SOON_S) -
 
 
 async def recovered(store: PushStore, within_s: float = SOON_S) -> None:
-    """It works again, without anybody's help."""
+    """Waits until the store works again."""
     await patiently(store.check, within_s)
 
 
 class PushStoreFaults:
-    """The body; time that passes here is real."""
+    """The tests; they use real time."""
 
     soon_s: ClassVar[float] = SOON_S
 
     refused_within_s: ClassVar[float] = 30.0
-    """How soon everybody knows that nobody is there."""
+    """Within this time calls fail if no server answers."""
 
     waiting_max: ClassVar[int]
-    """How many calls may wait, and be under way, before others are told that we are busy."""
+    """Number of waiting and pending calls before further ones raise `BusyError`."""
 
     delay_s: ClassVar[float] = 0.02
-    """One way: far enough to be felt, and little beside the patience of the store under test."""
+    """Latency in one direction: noticeable, but far below the timeouts of the store under test."""
 
     @pytest.fixture
     async def subscriber(self, store: PushStore, clock: Clock) -> Subscriber:
@@ -126,11 +127,13 @@ class PushStoreFaults:
         refused = await asyncio.gather(
             *(store.get_user_agent(uaid) for _ in range(50)), return_exceptions=True
         )
-        # Who waits for a turn that others' patience uses up is told that we are busy.
+        # A call that waits too long for a free slot raises `BusyError`.
         others = [one for one in refused if not isinstance(one, StoreUnavailableError | BusyError)]
         assert others == [], others
         assert any(isinstance(one, StoreUnavailableError) for one in refused)
-        assert time.monotonic() - began < self.refused_within_s, "nobody waits for one's own"
+        assert time.monotonic() - began < self.refused_within_s, (
+            "calls must not time out one after the other"
+        )
         proxy.refusing = False
         await self.recovered(store)
         assert await patiently(lambda: store.look_up(uaid, channel_id)) is not None
@@ -202,7 +205,7 @@ class PushStoreFaults:
     async def test_a_server_far_away_is_slow_and_nothing_else(
         self, store: PushStore, proxy: FaultyProxy, clock: Clock, subscriber: Subscriber
     ) -> None:
-        """Latency is no failure: what is asked together is on its way together, in order."""
+        """Latency is not a failure: concurrent calls are pipelined, in order."""
         uaid, channel_id = subscriber
         proxy.delay_s = self.delay_s
         began = time.monotonic()

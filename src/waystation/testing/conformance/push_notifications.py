@@ -1,4 +1,4 @@
-"""What every push store passes: saving, fetching, forgetting and handing back notifications."""
+"""Conformance suite for push stores: save, fetch, forget and hand back notifications."""
 
 import asyncio
 
@@ -92,7 +92,7 @@ class NotificationConformance(PushStoreSuite):
 
         assert await store.save(uaid, old) is None
         assert await store.save(uaid, new) == told
-        assert await store.save(uaid, new) is None, "it was sent twice and replaced nobody"
+        assert await store.save(uaid, new) is None, "a repeated save replaces nothing"
         assert await store.save(uaid, timed) is None
 
     async def test_other_topics_and_other_channels_are_not_replaced(
@@ -292,7 +292,7 @@ class NotificationConformance(PushStoreSuite):
     async def test_an_insert_never_takes_the_key_of_another_message(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
     ) -> None:
-        """Autopush's keys have a millisecond and a channel, and nothing that breaks ties."""
+        """Autopush's keys consist of millisecond and channel, so two messages may have one key."""
         now_ms = clock.now_ms()
         first = timed_notification(subscribed, accepted_at_ms=now_ms)
         second = timed_notification(subscribed, accepted_at_ms=now_ms)
@@ -394,7 +394,7 @@ class NotificationConformance(PushStoreSuite):
     async def test_handing_back_once_more_tells_of_nobody_who_is_there(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
     ) -> None:
-        """An attempt whose end was unknown: its own rows are no others."""
+        """A repeated hand-back does not report its own rows as replaced."""
         now_ms = clock.now_ms()
         topic = topic_notification(subscribed, "t", accepted_at_ms=now_ms + 1)
         timed = timed_notification(subscribed, accepted_at_ms=now_ms)
@@ -408,7 +408,7 @@ class NotificationConformance(PushStoreSuite):
     async def test_what_had_expired_in_its_place_makes_room_for_what_is_handed_back(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
     ) -> None:
-        """Whether somebody waited for it no longer matters: it may be told or not."""
+        """The expired row may be reported as replaced or not."""
         expired = topic_notification(subscribed, "t", accepted_at_ms=clock.now_ms(), ttl_s=1)
         await store.save(uaid, expired)
         clock.advance(2)

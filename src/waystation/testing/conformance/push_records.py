@@ -1,4 +1,4 @@
-"""What every push store passes: updates, broadcasts, statuses, tracking and the sweep."""
+"""Conformance suite for push stores: updates, broadcasts, statuses, tracking and the sweep."""
 
 import asyncio
 import os
@@ -298,7 +298,7 @@ class RecordConformance(PushStoreSuite):
     async def test_the_sweep_goes_by_the_newest_row_of_a_topic(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
     ) -> None:
-        """A replaced row's own end means nothing any more, whichever comes first."""
+        """The expiry of a replaced row has no effect, whether earlier or later."""
         self.needs_our_clock()
         now_ms = clock.now_ms()
         longer = topic_notification(subscribed, "l", accepted_at_ms=now_ms, ttl_s=600)
@@ -331,7 +331,7 @@ class RecordConformance(PushStoreSuite):
 
 
 class Counts:
-    """How the counts of tracked messages change, whoever else has used the store."""
+    """Changes of the counts of tracked messages, independent of earlier tests."""
 
     def __init__(self, store: PushStore, now_ms: int) -> None:
         self._store = store

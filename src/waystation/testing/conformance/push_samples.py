@@ -1,4 +1,4 @@
-"""What the suites of push stores share: ids, records and notifications to store, and fixtures."""
+"""Shared parts of the push store suites: sample ids, records and notifications, and fixtures."""
 
 import asyncio
 import os
@@ -68,7 +68,7 @@ def timed_notification(
 async def fetch_all(
     store: PushStore, uaid: Uaid, *, now_ms: int, limit: int = 10
 ) -> list[Notification]:
-    """One whole pass, as a session makes it."""
+    """One whole pass, as a session does it."""
     found: list[Notification] = []
     after: SortKey | None = None
     while portion := await store.fetch(uaid, now_ms=now_ms, after=after, limit=limit):
@@ -89,7 +89,7 @@ async def sweep_all(store: PushStore, *, now_ms: int, limit: int = 100) -> int:
 
 
 class PushStoreSuite:
-    """Fixtures of every suite; a backend brings `capabilities` and `store`."""
+    """Fixtures of every suite; a backend provides `capabilities` and `store`."""
 
     capabilities: ClassVar[Capabilities]
 
@@ -125,7 +125,7 @@ class PushStoreSuite:
             pytest.skip("this backend forgets by its own clock")
 
     async def seen(self, store: PushStore, uaid: Uaid) -> UserAgent:
-        """The record as a claim must carry it: with the row version that was read."""
+        """The record for a claim, with the row version that was read."""
         record = await store.get_user_agent(uaid)
         assert record is not None
         return record
@@ -147,7 +147,7 @@ def by_key(rows: Sequence[Notification]) -> dict[SortKey, Notification]:
 
 
 def replaced(record: UserAgent, *, node_id: str, later_ms: int = 0) -> UserAgent:
-    """The record as a hello writes it, with what it read as its fence."""
+    """The record as a hello writes it, with the version that it read."""
     return UserAgent(
         uaid=record.uaid,
         connected_at_ms=record.connected_at_ms + later_ms,

@@ -1,4 +1,4 @@
-"""What every push store passes: the contract of `waystation.push.store`, line by line.
+"""Conformance suite for push stores: the contract of `waystation.push.store`.
 
 A backend writes a subclass with its `capabilities` and the fixture `store`:
 
@@ -8,8 +8,8 @@ A backend writes a subclass with its `capabilities` and the fixture `store`:
         @pytest.fixture
         async def store(self, clock: ManualClock) -> AsyncIterator[PushStore]: ...
 
-Ids are random in every test, so a store that other tests have used will do. Time is `clock`; tests
-that must let it pass are left out where the backend forgets by its own clock.
+Ids are random in every test, so tests may share a store. Time is `clock`; tests that advance it are
+skipped if the backend expires rows by its own clock.
 """
 
 from waystation.testing.conformance.push_notifications import NotificationConformance

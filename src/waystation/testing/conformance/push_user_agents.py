@@ -1,4 +1,4 @@
-"""What every push store passes: user agents, their routes, lifetimes and subscriptions."""
+"""Conformance suite for push stores: user agents, routes, lifetimes and subscriptions."""
 
 import asyncio
 
@@ -62,7 +62,7 @@ class UserAgentConformance(PushStoreSuite):
     async def test_autopushs_cursor_moves_on_and_never_back(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
     ) -> None:
-        """And a hello that has read the record before is not refused for it."""
+        """A hello that has read the record before is not refused because of it."""
         if not self.capabilities.cursor:
             pytest.skip("this backend has no cursor")
         assert isinstance(store, CursorStore)
@@ -75,7 +75,9 @@ class UserAgentConformance(PushStoreSuite):
         assert await store.get_channels(uaid) == {subscribed}
         assert await store.claim_route(replaced(before, node_id=NODE_B, later_ms=1))
         assert await store.remove_user_agent(uaid)
-        assert not await store.advance_cursor(uaid, later_ms + 1), "nobody comes back by it"
+        assert not await store.advance_cursor(uaid, later_ms + 1), (
+            "it must not restore a removed user agent"
+        )
         assert await store.get_user_agent(uaid) is None
 
     async def test_adding_a_user_agent_that_exists_changes_nothing(
@@ -286,7 +288,7 @@ class UserAgentConformance(PushStoreSuite):
     async def test_a_bridged_user_agent_keeps_its_data_and_renews_it_by_a_claim(
         self, store: PushStore, uaid: Uaid, clock: ManualClock
     ) -> None:
-        """It never connects: registration, a new device token and the daily look are its life."""
+        """It never connects: registration, a new device token and the daily check renew it."""
         aps = {"alert": {"title": "\u00e4", "args": [1, None, {"x": True}]}, "mutable-content": 1}
         data = {"token": "first", "rel_channel": "release", "aps": aps}
         bridged = UserAgent(
@@ -409,7 +411,7 @@ class UserAgentConformance(PushStoreSuite):
     async def test_a_channel_made_of_two_halves_is_not_subscribed(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId
     ) -> None:
-        """User agents choose their channel ids, so nothing may rest on their being random."""
+        """User agents choose their channel ids, which need not be random."""
         second = new_channel()
         await store.add_channel(uaid, second, channels_max=100)
 

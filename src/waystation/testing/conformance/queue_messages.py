@@ -1,4 +1,4 @@
-"""What every queue store must do with messages, and with time."""
+"""Conformance suite for queue stores: messages and their expiry."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""What every queue store must do with the records of queues."""
+"""Conformance suite for queue stores: records of queues."""
 
 import asyncio
 import secrets
@@ -44,7 +44,7 @@ from waystation.testing.conformance.queue_samples import (
 
 
 class QueueSuite:
-    """A backend gives `store`, and `capabilities` as its class has them."""
+    """Base of the suites; a backend provides `store`, and its class's `capabilities`."""
 
     capabilities: Capabilities
 

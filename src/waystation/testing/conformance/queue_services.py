@@ -1,4 +1,4 @@
-"""What every queue store must do with services, and with what is theirs."""
+"""Conformance suite for queue stores: services, and their queues and notifiers."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""What every queue store must do: one suite, a class for each backend."""
+"""Conformance suite for queue stores: all parts in one class."""
 
 from waystation.queue.model import (
     Message,
@@ -29,11 +29,11 @@ from waystation.testing.conformance.queue_services import (
 class QueueStoreConformance(
     QueueRecordsConformance, QueueMessagesConformance, QueueServicesConformance
 ):
-    """All of it."""
+    """The whole contract."""
 
 
 class DurableQueueStoreConformance(QueueStoreConformance):
-    """For backends that outlive their process; `reopened` closes `store` and opens it again."""
+    """For durable backends; `reopened` closes `store` and opens it again."""
 
     async def reopened(self, store: QueueStore) -> QueueStore:
         raise AssertionError("a backend's class says how")
