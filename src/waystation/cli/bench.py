@@ -17,7 +17,7 @@ CONTEXT: dict[str, object] = {
 
 
 def bench(context: typer.Context) -> None:
-    """Measure this machine with the tools in benchmarks/; arguments go to them."""
+    """Run the load tools of benchmarks/ on this machine; they get all arguments."""
     root = Path(__file__).parents[3]
     if not (root / "benchmarks" / "__main__.py").is_file():
         give_up(

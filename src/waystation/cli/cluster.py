@@ -1,4 +1,4 @@
-"""`waystation cluster`: one address, many queue servers, and the slots between them."""
+"""`waystation cluster`: servers of a queue cluster, and the slots that they own."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from waystation.queue.cluster.slot_map import Move, SlotMap
 
 app = typer.Typer(
-    help="Make a cluster of queue servers, look at its slots, and move them.",
+    help="Create a cluster of queue servers, show its slots, and move them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -34,9 +34,11 @@ app.command()(init)
 app.command()(join)
 app.command()(token)
 WAIT_LOOK_S = 1.0
-STALL_S = 30.0  # without a slot that moves: somebody should look
+STALL_S = 30.0  # without a moved slot, the operator is told to check the servers
 
-WaitOption = Annotated[bool, typer.Option("--wait", help="Until all has moved, with progress.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Wait until all slots have moved, with progress.")
+]
 
 
 @app.command()
@@ -46,7 +48,7 @@ def status(
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Who owns how much, who is alive, what is under way, and whose links are not reached."""
+    """Show the servers: slots, state, planned moves, and links that cannot be reached."""
     from waystation.base.clock import SystemClock
     from waystation.queue.cluster import slot_map_text
     from waystation.queue.cluster.link_check import link_complaints
@@ -75,13 +77,13 @@ def status(
 @app.command()
 def plan(
     file: Annotated[
-        Path | None, typer.Argument(help="A plan of `pipeline rebalance`; none: equal counts.")
+        Path | None, typer.Argument(help="Plan of `pipeline rebalance`; default: equal counts.")
     ] = None,
     *,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show which slots would move. Changes nothing."""
+    """Show which slots would move, without changes."""
 
     async def show(opened: "ClusterStore") -> None:
         slot_map = await opened.read()
@@ -94,7 +96,7 @@ def plan(
 def add(
     *, wait: WaitOption = False, data_dir: DataDirOption = None, config: ConfigOption = None
 ) -> None:
-    """Give new servers their share: as few moves as make all counts equal."""
+    """Move slots to new servers until all counts are equal, with the fewest moves."""
     from waystation.queue.cluster.plan import equalised, foreseen, merged
 
     def change(slot_map: "SlotMap") -> "SlotMap":
@@ -109,16 +111,16 @@ def move(
         str | None,
         typer.Argument(help="Two base64url letters, e.g. `AB`; put `--` before one with a dash."),
     ] = None,
-    node: Annotated[int | None, typer.Argument(help="The server that shall have it.")] = None,
+    node: Annotated[int | None, typer.Argument(help="Number of the target server.")] = None,
     *,
     plan_file: Annotated[
-        Path | None, typer.Option("--plan", help="Instead: all moves of this file.")
+        Path | None, typer.Option("--plan", help="File with moves, instead of SLOT and NODE.")
     ] = None,
     wait: WaitOption = False,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Move one slot, before anything that is planned; or everything in a plan, after it."""
+    """Move one slot before all planned moves, or append the moves of a plan."""
     from waystation.queue.cluster.plan import asked_for, merged
     from waystation.queue.cluster.slot_map import Move, NodeId, slot_number
 
@@ -143,13 +145,13 @@ def move(
 
 @app.command()
 def drain(
-    node: Annotated[int, typer.Argument(help="The server that shall leave.")],
+    node: Annotated[int, typer.Argument(help="Number of the server to empty.")],
     *,
     wait: WaitOption = False,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Move all slots of a server to the others, and send it no new queues."""
+    """Move all slots of a server to the others, and give it no new queues."""
     from waystation.queue.cluster.plan import drained, foreseen, merged
     from waystation.queue.cluster.slot_map import NodeId
 
@@ -162,12 +164,12 @@ def drain(
 
 @app.command()
 def undrain(
-    node: Annotated[int, typer.Argument(help="The server that shall stay after all.")],
+    node: Annotated[int, typer.Argument(help="Number of the drained server.")],
     *,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Take a drained server back: slots that have not left it stay, and it gets new queues."""
+    """Stop draining a server: its remaining slots stay, and it gets new queues."""
     from waystation.queue.cluster.plan import undrained
     from waystation.queue.cluster.slot_map import NodeId
 
@@ -176,12 +178,14 @@ def undrain(
 
 @app.command()
 def remove(
-    node: Annotated[int, typer.Argument(help="A server without slots; see `cluster drain`.")],
+    node: Annotated[
+        int, typer.Argument(help="Number of a server without slots; see `cluster drain`.")
+    ],
     *,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Take a server out of the cluster for good. Its number is not given to another one."""
+    """Remove a server from the cluster for good. Its number is not used again."""
     from waystation.queue.cluster.slot_map import NodeId
 
     _edited(settings_of(data_dir, config), lambda slot_map: slot_map.without_node(NodeId(node)))
@@ -190,13 +194,13 @@ def remove(
 
 @app.command()
 def weight(
-    node: Annotated[int, typer.Argument(help="The server.")],
-    new: Annotated[int, typer.Argument(help="Its share of new queues: 100 is usual, 0 is none.")],
+    node: Annotated[int, typer.Argument(help="Number of the server.")],
+    new: Annotated[int, typer.Argument(help="Share of new queues: 100 is normal, 0 is none.")],
     *,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Choose how many of the new queues a server gets; those it has stay where they are."""
+    """Set a server's share of new queues; existing queues stay."""
     _edited(
         settings_of(data_dir, config),
         lambda slot_map: _with_changes(slot_map, node, weight_new=new),
@@ -206,16 +210,19 @@ def weight(
 @app.command("set-link")
 def set_link(
     link: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="Where other members reach the server.")
+        str,
+        typer.Argument(
+            metavar="HOST:PORT", help="Address of the server's links for other members."
+        ),
     ],
     *,
     node: Annotated[
-        int | None, typer.Option("--node", help="Another server than the one of --data-dir.")
+        int | None, typer.Option("--node", help="Number of another server than that of --data-dir.")
     ] = None,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Correct where a server's links are; the others connect to it there from then on."""
+    """Change the address of a server's links; the other members connect to it from then on."""
     from waystation.queue.cluster.slot_map import NOBODY
 
     host, port = address_of(link)
@@ -241,22 +248,22 @@ def _with_changes(slot_map: "SlotMap", node: int, **changes: Any) -> "SlotMap":
 def moderate(
     order: Annotated[
         str,
-        typer.Argument(metavar="status|block|unblock|delete", help="What to do, or to ask."),
+        typer.Argument(metavar="status|block|unblock|delete", help="Action."),
     ],
     entity: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="Of the queue's sender or link; put `--` before one with a dash."
+            metavar="ID", help="Sender id or link id of the queue; put `--` before one with a dash."
         ),
     ],
     *,
     reason: Annotated[
-        str, typer.Option(help="Why it is blocked, which its users are told: spam or content.")
+        str, typer.Option(help="Reason of a block, sent to its users: spam or content.")
     ] = "spam",
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Block, unblock or delete a queue that somebody complained of, on whichever server it is."""
+    """Block, unblock or delete a reported queue, on whichever server it is."""
     from waystation.base.clock import SystemClock
     from waystation.net.loop import NetLoop
     from waystation.queue.cluster.link_connection import Links

@@ -1,4 +1,4 @@
-"""How members come into a cluster: `waystation cluster init`, `token` and `join`."""
+"""`waystation cluster init`, `token` and `join`: create a cluster and add members."""
 
 import contextlib
 import os
@@ -29,7 +29,9 @@ TOKEN_CHARS_MAX = 1 << 16
 
 LinkOption = Annotated[
     str,
-    typer.Option("--link", metavar="HOST:PORT", help="Where other members reach this one's links."),
+    typer.Option(
+        "--link", metavar="HOST:PORT", help="Address of this member's links for other members."
+    ),
 ]
 
 
@@ -37,15 +39,14 @@ def init(
     store: Annotated[
         str,
         typer.Option(
-            help="Where the map lives: postgres://…, redis://…, embedded:/DIR (one host)."
+            help="Store of the slot map: postgres://…, redis://…, embedded:/DIR (one host)."
         ),
     ],
     link: LinkOption = "127.0.0.1:5225",
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Make a cluster whose first server is here, with the queues that it has. Prints the token
-    with which others join."""
+    """Create a cluster with this server and its queues. Prints the token with which others join."""
     from waystation.queue.cluster.membership import new_invitation
     from waystation.queue.cluster.slot_map import NodeId, SlotMap
     from waystation.queue.model import SLOTS
@@ -81,16 +82,18 @@ def token(
     *,
     edge: Annotated[
         bool,
-        typer.Option("--edge", help="For edges: with the identity of this server's address."),
+        typer.Option(
+            "--edge", help="Make a token for edges, with the identity of this server's address."
+        ),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="A new file that only you can read."),
+        typer.Option("--out", metavar="FILE", help="New file for the token, with mode 0600."),
     ] = None,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Print a token with which others join; where `cluster init` was run."""
+    """Print a token with which others join. Run it where `cluster init` was run."""
     import msgspec
 
     from waystation.app.data_dir import DataDir
@@ -132,16 +135,18 @@ def join(
         typer.Option(
             "--token-file",
             metavar="FILE",
-            help="What `cluster init` or `cluster token` printed; `-` reads it from the standard"
-            " input. It is not taken as an argument, which every user of the machine can read.",
+            help="File with the token of `cluster init` or `cluster token`; `-` is standard input."
+            " An argument is refused, because every user of the machine can read it.",
         ),
     ] = None,
     link: LinkOption = "127.0.0.1:5225",
-    edge: Annotated[bool, typer.Option("--edge", help="An edge: it owns no slots.")] = False,
+    edge: Annotated[
+        bool, typer.Option("--edge", help="Join as an edge, which owns no slots.")
+    ] = False,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Join a cluster as a storage server, or as an edge. Slots come with `cluster add`."""
+    """Join a cluster as a storage server or an edge. `cluster add` then assigns slots."""
     from waystation.base.settings import SettingsError
     from waystation.queue.cluster.membership import read_token
     from waystation.queue.cluster.slot_map import NOBODY

@@ -1,4 +1,4 @@
-"""`waystation config`: which settings are in force, whether they hold together, what there is."""
+"""`waystation config`: show, check and document the settings."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings fi
 def show(
     config: ConfigOption = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only what differs from its default.")
+        bool, typer.Option("--changed", help="Only settings that differ from their defaults.")
     ] = False,
 ) -> None:
     """Print the settings in force as TOML; secrets are not shown."""
@@ -29,7 +29,7 @@ def show(
 
 @app.command()
 def check(config: ConfigOption = None) -> None:
-    """Check file and environment; exit code 78 and a sentence for everything that is wrong."""
+    """Check file and environment. Prints every error; exit code 78 if there is one."""
     from waystation.app.data_dir import DataDir
     from waystation.app.tls import load_tls
     from waystation.base.settings import SettingsError

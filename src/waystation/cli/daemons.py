@@ -15,8 +15,8 @@ from waystation.base.settings import SettingsError
 from .terminal import EXIT_CONFIG
 
 _PURPOSES: Mapping[Daemon, str] = {
-    "autoconnect": "Holds the user agents' connections and delivers to them.",
-    "autoendpoint": "Takes what application servers post.",
+    "autoconnect": "Holds the connections of user agents and delivers to them.",
+    "autoendpoint": "Accepts notifications of app servers.",
 }
 
 
@@ -31,7 +31,7 @@ def autoendpoint() -> None:
 
 
 def parser(daemon: Daemon) -> argparse.ArgumentParser:
-    """What it understands; the reference page is made from it too."""
+    """Parser of the options; the reference page is generated from it."""
     made = argparse.ArgumentParser(
         prog=daemon,
         description=f"{_PURPOSES[daemon]} A drop-in for Autopush's daemon of that name.",

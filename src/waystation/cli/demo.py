@@ -1,8 +1,7 @@
-"""`waystation demo`: one notification's life, told in the terminal.
+"""`waystation demo`: shows delivery, storage and crash recovery in the terminal.
 
-Starts a private server in a temporary directory, walks through what the platform promises and
-takes the time of each hop. With `--url` it walks on a server that is already there, and leaves
-out the part where the server is killed.
+Starts a private server in a temporary directory and measures each step. With `--url` it uses a
+running server and omits the step that kills the server.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ def demo(
         str, typer.Option(help="Use this server (ws://…) instead of starting one.")
     ] = "",
 ) -> None:
-    """See it work: subscribe, direct, stored, replaced, killed, nothing lost."""
+    """Show delivery: subscribe, direct, stored, replaced, server killed, nothing lost."""
     from rich.console import Console
 
     from waystation.base.errors import WaystationError
@@ -79,7 +78,7 @@ async def _walk(walk: "Walk") -> None:
 
 
 class Walk:
-    """What the steps share: both ends, and a way to tell."""
+    """State of the steps: user agent, app server, and output."""
 
     def __init__(self, console: "Console", url: str, server: "LocalServer | None" = None) -> None:
         from waystation.client.appserver import AppServer
@@ -103,7 +102,7 @@ class Walk:
 
     @contextlib.asynccontextmanager
     async def online(self, *, auto_ack: bool = True) -> "AsyncGenerator[UserAgent]":
-        """The user agent, as after a start: it remembers who it is and nothing else."""
+        """The user agent after a restart: with its identity, without other state."""
         from waystation.client.push import UserAgent
 
         async with UserAgent(self.url, state=self.state, auto_ack=auto_ack) as agent:
@@ -202,7 +201,7 @@ async def killed(walk: Walk, server: "LocalServer") -> None:
     async with walk.online(auto_ack=False) as agent:
         async with asyncio.timeout(WAIT_S):
             seen = {(await agent.receive()).text for _ in texts}
-        # Connected and served, but not acked: this one goes directly and is in nobody's store.
+        # Delivered directly and not acked, so it is in the journal and not in the store.
         await walk.post("not acked")
         async with asyncio.timeout(WAIT_S):
             seen.add((await agent.receive()).text)

@@ -1,4 +1,4 @@
-"""`waystation doctor`: looks at everything that usually goes wrong, and says what to do."""
+"""`waystation doctor`: checks for common problems and says how to fix them."""
 
 import asyncio
 from pathlib import Path
@@ -20,10 +20,10 @@ def doctor(
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).")] = None,
     store: Annotated[
-        str | None, typer.Option(help="The store's URL, where `serve` was given one.")
+        str | None, typer.Option(help="URL of the store, if `serve` was given one.")
     ] = None,
     connect_url: Annotated[
-        str, typer.Option(help="Try this WebSocket URL instead of the running server's own.")
+        str, typer.Option(help="WebSocket URL to test; default: that of the running server.")
     ] = "",
 ) -> None:
     """Check settings, files, ports, store, keys, TLS, bridges; send one notification to itself.

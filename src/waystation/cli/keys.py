@@ -1,4 +1,4 @@
-"""`waystation keys`: make keys, and see what an endpoint URL holds."""
+"""`waystation keys`: generate keys, and decrypt endpoint URLs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from waystation.push.token import EndpointToken
 
 app = typer.Typer(
-    help="Make keys and secrets, and look into endpoint URLs.",
+    help="Generate keys and secrets, and decrypt endpoint URLs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -25,7 +25,7 @@ DataDirOption = Annotated[
 
 @app.command()
 def fernet() -> None:
-    """Make a key for push.crypto_keys. To rotate, put it in front of the old ones."""
+    """Generate a key for push.crypto_keys. To rotate, put it before the old ones."""
     from waystation.push.token import new_key
 
     say(new_key())
@@ -33,7 +33,7 @@ def fernet() -> None:
 
 @app.command("auth-key")
 def auth_key() -> None:
-    """Make a key for AUTOEND__AUTH_KEYS."""
+    """Generate a key for AUTOEND__AUTH_KEYS."""
     import secrets
 
     say(secrets.token_urlsafe(32))
@@ -43,12 +43,12 @@ def auth_key() -> None:
 def auth_secret(
     uaid: Annotated[str, typer.Argument(help="The user agent's id, in any spelling.")],
     key: Annotated[
-        str, typer.Option(help="The auth key; else the newest of the data directory.")
+        str, typer.Option(help="Auth key; default: the newest of the data directory.")
     ] = "",
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """The secret with which a bridge's user agent registers (HMAC of its id)."""
+    """Print the registration secret of a bridged user agent (HMAC of its id)."""
     from waystation.app.data_dir import DataDir
     from waystation.app.keys import read_secret
     from waystation.base.ids import parse_uuid
@@ -75,9 +75,9 @@ def endpoint(
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Open an endpoint URL with this server's keys: whose it is, and what waits there.
+    """Decrypt an endpoint URL: print its user agent, channel, key and stored messages.
 
-    Shows ids in the clear, so it is for the operator's own eyes.
+    Prints ids in clear text; do not share the output.
     """
     import asyncio
 

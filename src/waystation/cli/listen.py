@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from waystation.client.subscriptions import Subscription
 
 
-FIRST_CONTACT_S = 5.0  # later breaks are waited out for as long as they last
+FIRST_CONTACT_S = 5.0  # only for the first connection; later ones are retried without limit
 
 
 def keep_dir() -> Path:
@@ -26,7 +26,7 @@ def keep_dir() -> Path:
 
 
 def state_path(url: str) -> Path:
-    """A server that knows us under one name must not be asked under another's."""
+    """The state file of a server; one per URL, because a uaid is valid at one server only."""
     netloc = urlsplit(url).netloc
     name = "".join(c if c.isalnum() or c in ".-" else "-" for c in netloc)
     return keep_dir() / f"listen-{name}.json"
@@ -40,26 +40,28 @@ def _url_here(data_dir: Path | None) -> str:
 def listen(
     *,
     url: Annotated[
-        str, typer.Option(help="Where user agents connect; none: the server on this machine.")
+        str, typer.Option(help="WebSocket URL of the server; default: that of this machine.")
     ] = "",
     data_dir: DataDirOption = None,
     state: Annotated[
-        Path | None, typer.Option(help="Who we are and our subscription; kept for the next time.")
+        Path | None, typer.Option(help="File with identity and subscription, kept between runs.")
     ] = None,
-    count: Annotated[int, typer.Option(min=0, help="End after so many; 0 goes on.")] = 0,
+    count: Annotated[
+        int, typer.Option(min=0, help="Notifications to receive before exit; 0: no limit.")
+    ] = 0,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     key: Annotated[
         str, typer.Option(help="VAPID public key of the one app server that may send.")
     ] = "",
     vapid: Annotated[
-        Path | None, typer.Option(help="Take that key from this file, as `send --vapid` does.")
+        Path | None, typer.Option(help="File with that key, as for `send --vapid`.")
     ] = None,
     from_anybody: Annotated[
-        bool, typer.Option("--from-anybody", help="An endpoint that is bound to no key.")
+        bool, typer.Option("--from-anybody", help="Make an endpoint that every app server may use.")
     ] = False,
     ca: Annotated[Path | None, typer.Option(help="Trust this CA (PEM) for wss.")] = None,
 ) -> None:
-    """Subscribe, print the endpoint, decrypt and print what arrives.
+    """Subscribe, print the endpoint, and print decrypted notifications.
 
     The endpoint is bound to the key that `waystation send` signs with on this machine, unless
     --key or --from-anybody say otherwise.
@@ -75,7 +77,7 @@ def listen(
     check_url(url)
     file = StateFile(state or state_path(url))
     try:
-        # Two of one name would take turns in throwing each other out.
+        # Two processes with one uaid would close each other's connections.
         file.path.parent.mkdir(parents=True, exist_ok=True)
         if (lock := Lock.take(file.path.with_name(f"{file.path.name}.lock"))) is None:
             give_up(
@@ -122,7 +124,7 @@ async def _listen(
         complain("the server has forgotten this user agent; subscribing again")
         out.subscribed(agent, await agent.subscribe(key))
 
-    # Acked once it is shown: a reader who has left (`| head`) has not got it.
+    # Acked after it is printed: with a closed pipe (`| head`) it must stay unacked.
     async with UserAgent(url, state_file=file, on_lost=on_lost, tls=tls, auto_ack=False) as agent:
         before = agent.subscriptions
         await agent.connected(FIRST_CONTACT_S)

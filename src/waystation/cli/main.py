@@ -1,8 +1,8 @@
 """The command `waystation`.
 
-Only the module of the command that was asked for is imported, so that each starts quickly;
-`--help` imports them all. A module gives either `app` (a group) or a function named like it
-(and `CONTEXT` if its arguments are to be read in another way).
+Only the requested command's module is imported, so that commands start quickly; `--help` imports
+all. A module has either `app` (a group) or a function of its own name (and `CONTEXT` if its
+arguments are parsed differently).
 """
 
 import importlib

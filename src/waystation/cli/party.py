@@ -1,4 +1,4 @@
-"""`waystation party`: take part in a party from the terminal, and see who is there."""
+"""`waystation party`: join a party from the terminal, and show its participants."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from waystation.client.party.member import PartyMember
 
 app = typer.Typer(
-    help="Take part in a party, and look after the parties of a node.",
+    help="Join a party, and administer the parties of a node.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -37,34 +37,35 @@ def join(
     party: Annotated[str, typer.Argument(help="A number (also 0x…), or any name.")],
     *,
     client: Annotated[
-        str, typer.Option(help="Who we are: a number or a name; none: somebody new.")
+        str, typer.Option(help="Client id: a number or a name; default: a new one.")
     ] = "",
     session: Annotated[
-        str, typer.Option(help="Which of our devices; the same one again resumes.")
+        str, typer.Option(help="Session of this device; the same one resumes.")
     ] = "",
     at: Annotated[
         list[str] | None,
-        typer.Option(help="HOST:PORT of a broker; may be given several times; none: the one here."),
+        typer.Option(help="HOST:PORT of a broker; repeat for more; default: that of this machine."),
     ] = None,
     data_dir: DataDirOption = None,
     ha: Annotated[
         bool, typer.Option("--ha", help="Keep a standby on another node of the cluster.")
     ] = False,
-    ttl: Annotated[float, typer.Option(min=1, help="Seconds of silence until we have left.")] = 120,
+    ttl: Annotated[
+        float, typer.Option(min=1, help="Seconds without connection until the session ends.")
+    ] = 120,
     token: Annotated[
-        Path | None, typer.Option(help="File with the JWT; read again when it must be renewed.")
+        Path | None, typer.Option(help="File with the JWT; read again for renewal.")
     ] = None,
     ca: Annotated[
         Path | None, typer.Option(help="TLS, trusting the certificates of this file.")
     ] = None,
     tls: Annotated[bool, typer.Option("--tls", help="TLS, trusting the system's.")] = False,
-    duration: Annotated[float, typer.Option("--for", help="Leave after so many seconds.")] = 0.0,
+    duration: Annotated[float, typer.Option("--for", help="Seconds until leaving; 0: stay.")] = 0.0,
     json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Join PARTY and show who is there, until Ctrl-C.
+    """Join PARTY and show its participants, until Ctrl-C.
 
-    A name stands for the number that is derived from it, so that two terminals that say the same
-    name meet.
+    A name is hashed to a number, so two terminals with the same name join the same party.
     """
     import asyncio
     import os

@@ -1,7 +1,7 @@
-"""`waystation party ls|show|kick|close|drain`: what operators do on a presence node.
+"""`waystation party ls|show|kick|close|drain`: administration of a presence node.
 
-A command asks the node that runs on this machine, with the token made of the secret in its data
-directory. `--at` and `--token` name another node.
+Commands use the node on this machine, with a token signed by the secret in its data directory.
+`--at` and `--token` select another node.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 AtOption = Annotated[
     str,
     typer.Option(
-        "--at", metavar="HOST:PORT", help="The node's `presence.peer_port`; none: the one here."
+        "--at",
+        metavar="HOST:PORT",
+        help="Address of the node's `presence.peer_port`; default: this machine's node.",
     ),
 ]
 TokenOption = Annotated[
     Path | None,
-    typer.Option("--token", help="File with a JWT that has the admin grant; none: our own secret."),
+    typer.Option("--token", help="File with a JWT with the admin grant; default: one made here."),
 ]
 CaOption = Annotated[Path | None, typer.Option("--ca", help="TLS, trusting this CA (PEM).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -34,7 +36,7 @@ PartyArgument = Annotated[str, typer.Argument(help="A number (also 0x…), or a 
 
 def ls(
     *,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Parties shown at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of parties to show.")] = 100,
     at: AtOption = "",
     token: TokenOption = None,
     ca: CaOption = None,
@@ -96,14 +98,14 @@ def kick(
     client: Annotated[str, typer.Argument(help="The client: a number (also 0x…), or a name.")],
     *,
     session: Annotated[
-        str, typer.Option(help="One session; none: all sessions of the client.")
+        str, typer.Option(help="Session; default: all sessions of the client.")
     ] = "",
     at: AtOption = "",
     token: TokenOption = None,
     ca: CaOption = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Remove a client from a party. The others are told REMOVED_BY_ADMIN."""
+    """Remove a client from a party. The others get the reason REMOVED_BY_ADMIN."""
     party_id = party_number(party, "PARTY")
     client_id = party_number(client, "CLIENT")
     session_id = party_number(session, "--session") if session else None
@@ -125,7 +127,7 @@ def close(
     ca: CaOption = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Remove everybody from a party. They are told PARTY_CLOSED."""
+    """Remove all clients from a party. They get the reason PARTY_CLOSED."""
     party_id = party_number(party, "PARTY")
 
     async def ask(node: "PresenceAdmin") -> None:
@@ -139,17 +141,19 @@ def close(
 
 def drain(
     *,
-    undo: Annotated[bool, typer.Option("--undo", help="Take sessions again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Accept sessions again.")] = False,
     timeout: Annotated[
         float,
-        typer.Option(min=0, max=3600, help="Seconds to hand over; 0: `presence.drain_timeout_s`."),
+        typer.Option(
+            min=0, max=3600, help="Seconds for moving sessions; 0: `presence.drain_timeout_s`."
+        ),
     ] = 0.0,
     at: AtOption = "",
     token: TokenOption = None,
     ca: CaOption = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Let a node take no more sessions and hand those it has to other nodes."""
+    """Stop accepting sessions at a node and move its sessions to other nodes."""
 
     async def ask(node: "PresenceAdmin") -> None:
         left = await node.drain(timeout, undo=undo)
@@ -189,7 +193,7 @@ def _run(
 def _node_here(
     at: str, token: Path | None, ca: Path | None, data_dir: Path | None
 ) -> tuple[str, str, Any]:
-    """Where the node is, what we show it, and its TLS."""
+    """Address, token and TLS credentials of the node."""
     from waystation.app.data_dir import DataDir, DataDirError
     from waystation.app.keys import read_secret
     from waystation.app.server_info import read_server_info

@@ -11,13 +11,13 @@ from .queue_output import MODES, show_json, show_queue
 from .terminal import complain, give_up, harmless, say
 
 app = typer.Typer(
-    help="""One-way queues on an SMP server: make one, send to one, receive.
+    help="""Create one-way queues on an SMP server, send and receive.
 
-    A queue carries messages from whoever has its address to its owner. The server sees neither
-    names nor accounts. SMP itself does not encrypt from sender to recipient: these commands seal
-    every text for the key in the address, so that the server cannot read it, but there is no
-    ratchet behind it. Whoever gets hold of the state file later can open what was sent before;
-    chat applications of this network put more on top, and theirs is not spoken here.
+    A queue carries messages from any holder of its address to its owner. The server sees neither
+    names nor accounts. SMP itself does not encrypt from sender to recipient: these commands encrypt
+    every text for the key in the address, so that the server cannot read it, but without a ratchet:
+    the state file decrypts earlier messages too. The protocols of chat applications on this network
+    are not supported.
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -29,47 +29,51 @@ StateOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 QrOption = Annotated[
-    bool | None, typer.Option("--qr/--no-qr", help="A QR code; by default on a terminal.")
+    bool | None, typer.Option("--qr/--no-qr", help="Print a QR code; default: on a terminal only.")
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 ProxyOption = Annotated[
     str,
     typer.Option(
-        help="Address of another server to send through: the queue's server does not learn where"
-        " you are, and the other one not to whom you write."
+        help="Address of another server to send through: the queue's server does not learn your"
+        " address, and the other one not your recipient."
     ),
 ]
 
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="How you call it; by default inbox1, inbox2 …")] = "",
+    name: Annotated[str, typer.Argument(help="Name of the queue; default: inbox1, inbox2 …")] = "",
     *,
     server: Annotated[
         str,
         typer.Option(
-            help="smp://FINGERPRINT[:PASSWORD]@HOST[:PORT]; by default the server of your last"
-            " queue, or the one that runs on --data-dir."
+            help="smp://FINGERPRINT[:PASSWORD]@HOST[:PORT]; default: the server of your last"
+            " queue, or that of --data-dir."
         ),
     ] = "",
     contact: Annotated[
         bool,
         typer.Option(
-            "--contact", help="An address for many senders. By default the first one keeps it."
+            "--contact",
+            help="Make an address for many senders; default: for the first sender only.",
         ),
     ] = False,
     link: Annotated[
         str | None,
-        typer.Option(help="A short link instead of the long address; it shows this text first."),
+        typer.Option(help="Text of a short link, made instead of the long address."),
     ] = None,
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", help="Of a server on this machine, to find its address.")
+        Path,
+        typer.Option(
+            "--data-dir", help="Data directory of a server on this machine, for its address."
+        ),
     ] = Path("waystation-data"),
     qr: QrOption = None,
     json: JsonOption = False,
     state: StateOption = None,
 ) -> None:
-    """Make a queue and print what a sender needs."""
+    """Create a queue and print its address for senders."""
     file = work.kept_file(state)
 
     async def step() -> None:
@@ -105,14 +109,16 @@ def send(
     *,
     name: Annotated[str, typer.Option(help="Keep the queue under this name.")] = "",
     notify: Annotated[
-        bool, typer.Option("--notify", help="Ask for a push notification to the recipient.")
+        bool, typer.Option("--notify", help="Request a push notification to the recipient.")
     ] = False,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Do not seal: the server can read the text.")
+        bool, typer.Option("--plain", help="Do not encrypt: the server can read the text.")
     ] = False,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Repeat it if the answer is lost; it may arrive twice."),
+        typer.Option(
+            "--again", help="Repeat the message if the answer is lost; it may arrive twice."
+        ),
     ] = False,
     proxy: ProxyOption = "",
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for a connection.")] = 10,
@@ -152,7 +158,7 @@ def open_(
     proxy: ProxyOption = "",
     state: StateOption = None,
 ) -> None:
-    """See what a short link leads to, and keep it. An invitation is yours from then on."""
+    """Print the text of a short link and keep its queue. An invitation is then bound to you."""
     file = work.kept_file(state)
 
     async def step() -> None:
@@ -168,21 +174,22 @@ def open_(
 @app.command()
 def receive(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]…", help="By default all of them.")
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="Names of queues; default: all.")
     ] = None,
     *,
-    count: Annotated[int, typer.Option(min=0, help="End after so many; 0 goes on.")] = 0,
+    count: Annotated[
+        int, typer.Option(min=0, help="Messages to receive before exit; 0: no limit.")
+    ] = 0,
     wait: Annotated[
-        float, typer.Option(min=0, help="End after so many seconds of silence; 0 goes on.")
+        float, typer.Option(min=0, help="Seconds without a message before exit; 0: no limit.")
     ] = 0,
     json: JsonOption = False,
     state: StateOption = None,
 ) -> None:
-    """Print messages as they come, and acknowledge them.
+    """Print messages as they arrive, and acknowledge them.
 
-    What was printed is noted before it is acknowledged, so that it is not printed again when this
-    command was killed, unless between the two. If somebody else subscribes with the same keys,
-    this command is told so.
+    A printed message is recorded before it is acknowledged, so that it is not printed again if the
+    command is killed later. If another client subscribes with the same keys, a message says so.
     """
     file = work.kept_file(state)
     work.run(lambda: work.receive(file, names or [], count, wait, json=json))
@@ -190,7 +197,7 @@ def receive(
 
 @app.command("list")
 def list_(*, json: JsonOption = False, state: StateOption = None) -> None:
-    """Your queues, and those you send to."""
+    """List your queues, and those that you send to."""
     kept = work.guarded(work.kept_file(state).load)
     for name, one in kept.queues.items():
         server = one.queue.server.without_password
@@ -215,7 +222,7 @@ def list_(*, json: JsonOption = False, state: StateOption = None) -> None:
 def address(
     name: NameArgument, *, qr: QrOption = None, json: JsonOption = False, state: StateOption = None
 ) -> None:
-    """Print again what a sender needs."""
+    """Print the address of a queue for senders."""
     kept = work.guarded(work.kept_file(state).load)
     work.guarded(lambda: kept.queue(name))
     show_queue(name, kept, qr=qr, json=json)
@@ -223,7 +230,7 @@ def address(
 
 @app.command()
 def info(name: NameArgument, *, json: JsonOption = False, state: StateOption = None) -> None:
-    """What the server has of a queue: how many messages wait, whether it is secured."""
+    """Print the server's state of a queue: number of messages, whether it is secured."""
     kept = work.guarded(lambda: work.kept_file(state).load().queue(name))
 
     async def step() -> None:
@@ -250,7 +257,7 @@ def secure(
     *,
     state: StateOption = None,
 ) -> None:
-    """Let only the holder of KEY send from now on."""
+    """Allow only the holder of KEY to send."""
     kept = work.guarded(lambda: work.kept_file(state).load().queue(name))
 
     async def step() -> None:
@@ -267,14 +274,14 @@ def secure(
 @app.command()
 def link(
     name: NameArgument,
-    text: Annotated[str, typer.Argument(help="What it shows to who opens it.")] = "",
+    text: Annotated[str, typer.Argument(help="Text of the link.")] = "",
     *,
-    delete: Annotated[bool, typer.Option("--delete", help="Take the link away.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the link.")] = False,
     qr: QrOption = None,
     json: JsonOption = False,
     state: StateOption = None,
 ) -> None:
-    """Give a queue a short link, or the link it has another text."""
+    """Create a short link of a queue, or change its text."""
     file = work.kept_file(state)
 
     async def step() -> None:
@@ -292,7 +299,7 @@ def link(
 
 @app.command()
 def suspend(name: NameArgument, *, state: StateOption = None) -> None:
-    """Take no more messages; those that wait can still be received."""
+    """Stop accepting messages; waiting ones can still be received."""
     kept = work.guarded(lambda: work.kept_file(state).load().queue(name))
 
     async def step() -> None:
@@ -307,11 +314,12 @@ def delete(
     name: NameArgument,
     *,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Forget its keys even if the server does not delete.")
+        bool,
+        typer.Option("--forget", help="Remove its keys even if the server does not delete it."),
     ] = False,
     state: StateOption = None,
 ) -> None:
-    """Delete a queue with all that is in it, or forget one that you send to."""
+    """Delete a queue with its messages, or forget one that you send to."""
     file = work.kept_file(state)
 
     async def step() -> None:
@@ -340,7 +348,7 @@ def probe(
     *,
     json: JsonOption = False,
 ) -> None:
-    """Is a server there, is it the one of the address, and what does it speak?"""
+    """Check that a server answers and has the identity of its address; print its versions."""
 
     async def step() -> None:
         import time

@@ -23,6 +23,6 @@ def test_a_line_that_says_nothing_is_refused_with_its_number(tmp_path: Path) -> 
     file = tmp_path / "kafka.properties"
     file.write_text("a = b\nsecret-without-a-name\n")
 
-    with pytest.raises(ValueError, match="line 2: not of the form") as caught:
+    with pytest.raises(ValueError, match="line 2: must have the form") as caught:
         read_properties(str(file))
     assert "secret" not in str(caught.value)

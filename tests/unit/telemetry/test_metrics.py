@@ -66,7 +66,7 @@ def test_unknown_names_labels_and_kinds_are_our_own_mistakes() -> None:
         metrics.counter("hello", colour="red")
     with pytest.raises(AssertionError, match="open is a gauge"):
         metrics.counter("open")
-    with pytest.raises(AssertionError, match="two metrics are called hello"):
+    with pytest.raises(AssertionError, match="two metrics have the name hello"):
         metrics.declare(counter("hello", "Another."))
 
 
