@@ -130,7 +130,7 @@ async def test_logs_name_nobody(tmp_path: Path) -> None:
                     await post(v2, body, headers={"Authorization": f"vapid t={token}x,k=x"}),
                     await post(f"{v1[:-5]}AAAAA", body),
                     await post(v1, body * 200),
-                    await http("GET", v1),
+                    await http("PUT", v1),
                     await http("PUT", f"{server.relay_url}/push/{agent.uaid}", {}, body),
                 ]
                 assert all(answer.status >= 400 for answer in refused)

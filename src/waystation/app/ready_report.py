@@ -91,7 +91,7 @@ def render_table(rows: tuple[ListenAddress, ...]) -> str:
     width = max(len(row.what) for row in rows)
     reach = max(len(row.url) for row in rows)
     lines = [f"  {row.what:<{width}}  {row.url:<{reach}}  {row.setting}" for row in rows]
-    return "\n".join(["ListenAddress", *lines])
+    return "\n".join(["Listening", *lines])
 
 
 def firefox_settings(settings: Settings) -> str:

@@ -58,6 +58,7 @@ def test_the_queue_has_a_process_of_its_own_with_its_own_openssl_configuration()
 
 def test_the_table_names_address_and_setting() -> None:
     table = render_table(listening(settle(Settings(), {}), ("connect", "endpoint", "console")))
+    assert table.splitlines()[0] == "Listening"
 
     assert "ws://127.0.0.1:8080/" in table
     assert "endpoint.port" in table
