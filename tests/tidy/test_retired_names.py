@@ -180,6 +180,8 @@ MOVED_MODULES = {
     "testing/edge_world_edges": "../../tests/sim/queue/edges",
     "testing/edge_world_people": "../../tests/sim/queue/clients",
     "testing/edge_world_servers": "../../tests/sim/queue/servers",
+    "../../tests/e2e/presence/crowd": "../../tests/e2e/presence/random_clients",
+    "../../tests/e2e/presence/visitor": "../../tests/e2e/presence/client_session",
     "testing/sim_sockets": "../../tests/sim/sockets",
     "pipeline/coding": "pipeline/parquet_options",
     "pipeline/gold": "pipeline/results",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.presence.kit import Guest, Node, open_store, until
+from tests.conformance.presence.kit import Node, PresenceClient, open_store, until
 from tests.servers.redis import RedisServer, redis_cluster, redis_server, redis_url
 from waystation.base.clock import SystemClock
 from waystation.presence.model import Status
@@ -27,15 +27,15 @@ STORES = [
 ]
 
 
-class House:
-    """Starts nodes and knows guests; when the test is over, nothing of it is left (P-064)."""
+class NodeSetup:
+    """Starts nodes and clients; after the test nothing is left in the store (P-064)."""
 
     def __init__(self, store_kind: str, tmp_path: Path, url: str = "") -> None:
         self.url = url
         self.store_kind = store_kind
         self.tmp_path = tmp_path
         self.nodes: list[Node] = []
-        self.guests: list[Guest] = []
+        self.presence_clients: list[PresenceClient] = []
         self.stores: list[PresenceStore] = []
 
     async def node(self, **settings: Any) -> Node:
@@ -52,24 +52,26 @@ class House:
         self.nodes.append(node)
         return node
 
-    def guest(self, node: Node, client: int, session: int | None = None, **more: Any) -> Guest:
-        guest = Guest(node.target, client, session, **more)
-        self.guests.append(guest)
-        return guest
+    def presence_client(
+        self, node: Node, client: int, session: int | None = None, **more: Any
+    ) -> PresenceClient:
+        presence_client = PresenceClient(node.target, client, session, **more)
+        self.presence_clients.append(presence_client)
+        return presence_client
 
-    async def member(self, node: Node, client: int, **fields: Any) -> Guest:
-        """Somebody who has joined, whose welcome is read and acknowledged."""
+    async def member(self, node: Node, client: int, **fields: Any) -> PresenceClient:
+        """A client that has joined; its welcome is read and acknowledged."""
         auto = fields.pop("auto", False)
         where = {name: fields.pop(name) for name in ("session", "party") if name in fields}
-        guest = self.guest(node, client, **where)
-        guest.auto = auto
-        await guest.join(**fields)
-        await guest.welcomed()
-        return guest
+        presence_client = self.presence_client(node, client, **where)
+        presence_client.auto = auto
+        await presence_client.join(**fields)
+        await presence_client.welcomed()
+        return presence_client
 
     async def close(self) -> None:
-        for guest in self.guests:
-            await guest.gone()
+        for presence_client in self.presence_clients:
+            await presence_client.disconnect()
         try:
             for node in self.nodes:
                 await self._empty(node)
@@ -94,7 +96,7 @@ class House:
 
 
 @pytest.fixture(params=STORES)
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+async def node_setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeSetup]:
     store_kind: str = request.param
     url = ""
     if store_kind == "redis":
@@ -102,6 +104,6 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     elif store_kind == "cluster":
         servers: list[RedisServer] = request.getfixturevalue("redis_cluster")
         url = f"redis+cluster://127.0.0.1:{servers[0].port}"
-    house = House(store_kind, tmp_path, url)
-    yield house
-    await house.close()
+    node_setup = NodeSetup(store_kind, tmp_path, url)
+    yield node_setup
+    await node_setup.close()

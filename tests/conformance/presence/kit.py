@@ -1,4 +1,4 @@
-"""A node in the test's own loop, and guests that speak to it over real gRPC."""
+"""A node in the test's own loop, and clients that speak to it over real gRPC."""
 
 import asyncio
 import contextlib
@@ -202,7 +202,7 @@ class Node:
         assert not self.failures, self.failures
 
     async def kill(self) -> None:
-        """As if the process had ended: nothing is said, nothing is saved."""
+        """As if the process had been killed: nothing is sent or saved."""
         open_streams = self.server.broker.registry.open_streams
         for client in open_streams:
             client.stream.holder = None  # a dead broker does not notice lost streams
@@ -215,8 +215,8 @@ class Node:
         await self.server.handover.close()
 
 
-class Guest:
-    """A client that does what it is told. `auto` acknowledges whatever needs it."""
+class PresenceClient:
+    """A scripted client. `auto` acknowledges all messages that need it."""
 
     def __init__(
         self, target: str, client: int, session: int | None = None, party: int = PARTY
@@ -242,8 +242,8 @@ class Guest:
         channel: aio.Channel | None = None,
         path: str = RPC_PATH,
         metadata: Sequence[tuple[str, str]] = (),
-    ) -> "Guest":
-        await self.gone()
+    ) -> "PresenceClient":
+        await self.disconnect()
         self._own_channel = channel is None
         self._channel = channel or aio.insecure_channel(
             self.target, options=[("grpc.use_local_subchannel_pool", 1)]
@@ -286,7 +286,7 @@ class Guest:
             with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(data)
 
-    async def join(self, *, extended: bool = True, **fields: Any) -> "Guest":
+    async def join(self, *, extended: bool = True, **fields: Any) -> "PresenceClient":
         opening = {
             name: fields.pop(name) for name in ("channel", "path", "metadata") if name in fields
         }
@@ -302,7 +302,7 @@ class Guest:
         await self.say(MessageType.JOIN, **fields)
         return self
 
-    async def resume(self, **fields: Any) -> "Guest":
+    async def resume(self, **fields: Any) -> "PresenceClient":
         fields.setdefault("resume_token", self.token)
         return await self.join(**fields)
 
@@ -320,21 +320,21 @@ class Guest:
         if ids:
             await self.ack(*ids)
 
-    async def hush(self) -> None:
-        """Acknowledges nothing more; when it returns, nothing is being written.
+    async def stop_acks(self) -> None:
+        """Stops acknowledging; when it returns, no write is in progress.
 
-        A write that fails because the call has ended makes gRPC's client forget the status that
-        came, and say INTERNAL instead (grpc/grpc#36066).
+        A write that fails because the call has ended makes gRPC's client drop the status and
+        report INTERNAL instead (grpc/grpc#36066).
         """
         self.auto = False
         async with self._writing:
             pass
 
     async def cut(self) -> None:
-        """The transport is gone, without a word."""
-        await self.gone()
+        """Cuts the transport without LEAVE."""
+        await self.disconnect()
 
-    async def gone(self) -> None:
+    async def disconnect(self) -> None:
         if self.call is not None:
             self.call.cancel()
         if self._reader is not None:
@@ -399,16 +399,18 @@ async def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S) ->
             await asyncio.sleep(0.005)
 
 
-async def answered(guest: Guest, message_id: int) -> None:
+async def answered(presence_client: PresenceClient, message_id: int) -> None:
     """Until a message of the guest was acknowledged, whatever else came."""
-    await until(lambda: any(message_id in one.ack_message_ids for one in guest.seen))
+    await until(lambda: any(message_id in one.ack_message_ids for one in presence_client.seen))
 
 
-async def left(guest: Guest) -> None:
+async def left(presence_client: PresenceClient) -> None:
     """Says LEAVE and waits for its answer. gRPC's client gives out no message once it has the end
     of the call, so the end is as good."""
-    said, call = await guest.leave(), guest.call
-    await until(lambda: call.done() or any(said in one.ack_message_ids for one in guest.seen))
+    said, call = await presence_client.leave(), presence_client.call
+    await until(
+        lambda: call.done() or any(said in one.ack_message_ids for one in presence_client.seen)
+    )
 
 
 async def forgotten(store: PresenceStore, party: int = PARTY) -> None:
@@ -419,12 +421,12 @@ async def forgotten(store: PresenceStore, party: int = PARTY) -> None:
 
 
 @contextlib.asynccontextmanager
-async def guests(*members: Guest) -> AsyncIterator[tuple[Guest, ...]]:
+async def presence_clients(*members: PresenceClient) -> AsyncIterator[tuple[PresenceClient, ...]]:
     try:
         yield members
     finally:
         for one in members:
-            await one.gone()
+            await one.disconnect()
 
 
 def needs_ack(message: ClientMessage) -> bool:

@@ -4,8 +4,8 @@ import asyncio
 
 import grpc
 
-from tests.conformance.presence.conftest import House
-from tests.conformance.presence.kit import Guest, Node, until
+from tests.conformance.presence.conftest import NodeSetup
+from tests.conformance.presence.kit import Node, PresenceClient, until
 from waystation.presence.model import MessageType, Status
 from waystation.presence.session.delivery import Delivery
 
@@ -13,25 +13,27 @@ ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, M
 PING = MessageType.PING
 
 
-def delivery_of(node: Node, guest: Guest) -> Delivery:
+def delivery_of(node: Node, presence_client: PresenceClient) -> Delivery:
     return next(
         one.delivery
         for key, one in node.broker.registry.sessions.items()
-        if key.client_id == guest.client
+        if key.client_id == presence_client.client
     )
 
 
-async def visitors(house: House, node: Node, number: int, first: int = 100) -> list[Guest]:
-    return [await house.member(node, first + at, auto=True) for at in range(number)]
+async def visitors(
+    node_setup: NodeSetup, node: Node, number: int, first: int = 100
+) -> list[PresenceClient]:
+    return [await node_setup.member(node, first + at, auto=True) for at in range(number)]
 
 
-async def test_everything_that_needs_an_ack_waits_for_its_own(house: House) -> None:
+async def test_everything_that_needs_an_ack_waits_for_its_own(node_setup: NodeSetup) -> None:
     """P-036"""
-    node = await house.node()
-    a = house.guest(node, 1)
+    node = await node_setup.node()
+    a = node_setup.presence_client(node, 1)
     await a.join()
     _, welcome = await a.get_many(2)
-    b = await house.member(node, 2)
+    b = await node_setup.member(node, 2)
     joined = await a.expect_kind(JOIN)
     await b.leave()
     left = await a.expect_kind(LEAVE)
@@ -44,11 +46,11 @@ async def test_everything_that_needs_an_ack_waits_for_its_own(house: House) -> N
     assert set(delivery.inflight) == {welcome.message_id, left.message_id}
 
 
-async def test_one_ack_may_name_many_and_a_repeated_one_does_nothing(house: House) -> None:
+async def test_one_ack_may_name_many_and_a_repeated_one_does_nothing(node_setup: NodeSetup) -> None:
     """P-037 P-038"""
-    node = await house.node()
-    a = await house.member(node, 1)
-    await visitors(house, node, 25)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
+    await visitors(node_setup, node, 25)
     told = await a.get_many(25)
     delivery = delivery_of(node, a)
     ids = [one.message_id for one in told]
@@ -62,11 +64,11 @@ async def test_one_ack_may_name_many_and_a_repeated_one_does_nothing(house: Hous
     assert delivery.acked_n == 26
 
 
-async def test_a_position_acknowledges_everything_up_to_it(house: House) -> None:
+async def test_a_position_acknowledges_everything_up_to_it(node_setup: NodeSetup) -> None:
     """P-039 P-040"""
-    node = await house.node()
-    a = await house.member(node, 1)
-    await visitors(house, node, 3)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
+    await visitors(node_setup, node, 3)
     told = await a.get_many(3)
     delivery = delivery_of(node, a)
 
@@ -79,11 +81,11 @@ async def test_a_position_acknowledges_everything_up_to_it(house: House) -> None
     assert set(delivery.inflight) == {told[2].message_id}
 
 
-async def test_a_ping_may_carry_acks(house: House) -> None:
+async def test_a_ping_may_carry_acks(node_setup: NodeSetup) -> None:
     """P-041"""
-    node = await house.node()
-    a = await house.member(node, 1)
-    await visitors(house, node, 2)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
+    await visitors(node_setup, node, 2)
     told = await a.get_many(2)
 
     said = await a.say(PING, ack_message_ids=[one.message_id for one in told])
@@ -92,18 +94,18 @@ async def test_a_ping_may_carry_acks(house: House) -> None:
     assert not delivery_of(node, a).inflight
 
 
-async def test_acks_are_not_answered(house: House) -> None:
+async def test_acks_are_not_answered(node_setup: NodeSetup) -> None:
     """P-042"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
     await a.ack(5, message_id=90)
     await a.expect_nothing()
 
 
-async def test_and_those_who_want_it_get_one_answer(house: House) -> None:
+async def test_and_those_who_want_it_get_one_answer(node_setup: NodeSetup) -> None:
     """P-042"""
-    node = await house.node(answer_acks=True)
-    b = await house.member(node, 2)
+    node = await node_setup.node(answer_acks=True)
+    b = await node_setup.member(node, 2)
     await b.expect_kind(ACK)  # the answer to the ack of its LIST
     await b.ack(5, message_id=91)
 
@@ -111,12 +113,12 @@ async def test_and_those_who_want_it_get_one_answer(house: House) -> None:
     await b.expect_nothing()
 
 
-async def test_a_full_window_pauses_and_loses_nothing(house: House) -> None:
+async def test_a_full_window_pauses_and_loses_nothing(node_setup: NodeSetup) -> None:
     """P-047"""
-    node = await house.node(client_sessions_max=400, join_burst=1000)
-    a = await house.member(node, 1)
+    node = await node_setup.node(client_sessions_max=400, join_burst=1000)
+    a = await node_setup.member(node, 1)
     channel = grpc.aio.insecure_channel(node.target)
-    crowd = [house.guest(node, 2, session) for session in range(1, 301)]
+    crowd = [node_setup.presence_client(node, 2, session) for session in range(1, 301)]
     for one in crowd:
         await one.join(channel=channel, flags=8)
     await until(lambda: len(node.broker.registry.sessions) == 301)
@@ -131,14 +133,14 @@ async def test_a_full_window_pauses_and_loses_nothing(house: House) -> None:
     assert [one.party_seq for one in told] == list(range(2, 302))
     assert len(delivery.inflight) == 200
     for one in crowd:
-        await one.gone()
+        await one.disconnect()
     await channel.close()
 
 
-async def test_ten_pings_in_one_go_are_each_answered_once(house: House) -> None:
+async def test_ten_pings_in_one_go_are_each_answered_once(node_setup: NodeSetup) -> None:
     """P-049"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
     ids = await asyncio.gather(*(a.ping() for _ in range(10)))
     answered: list[int] = []

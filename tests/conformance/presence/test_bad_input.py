@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.conformance.presence.conftest import House
-from tests.conformance.presence.kit import Guest, kinds, listed, until
+from tests.conformance.presence.conftest import NodeSetup
+from tests.conformance.presence.kit import PresenceClient, kinds, listed, until
 from tests.e2e.presence.h2_client import H2Client
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
@@ -21,24 +21,26 @@ PING, SIGNAL = MessageType.PING, MessageType.SIGNAL
 Code = grpc.StatusCode
 
 
-async def expect_refusal(guest: Guest, status: Status, message_id: int) -> ClientMessage:
+async def expect_refusal(
+    presence_client: PresenceClient, status: Status, message_id: int
+) -> ClientMessage:
     """An ERROR that names what it answers; the stream goes on."""
-    message = await guest.expect_kind(MessageType.ERROR)
+    message = await presence_client.expect_kind(MessageType.ERROR)
     assert Status(message.status_code) is status
     assert list(message.ack_message_ids) == ([message_id] if message_id else [])
     return message
 
 
-async def expect_alive(guest: Guest) -> None:
-    asked = await guest.ping()
-    assert list((await guest.expect_kind(ACK)).ack_message_ids) == [asked]
+async def expect_alive(presence_client: PresenceClient) -> None:
+    asked = await presence_client.ping()
+    assert list((await presence_client.expect_kind(ACK)).ack_message_ids) == [asked]
 
 
-async def test_a_stream_begins_with_a_join(house: House) -> None:
+async def test_a_stream_begins_with_a_join(node_setup: NodeSetup) -> None:
     """P-018"""
-    node = await house.node()
-    a = await house.guest(node, 1).open()
-    house.guests.append(a)
+    node = await node_setup.node()
+    a = await node_setup.presence_client(node, 1).open()
+    node_setup.presence_clients.append(a)
 
     asked = await a.ping()
     error = await a.expect_end(Status.JOIN_REQUIRED, Code.FAILED_PRECONDITION)
@@ -46,20 +48,20 @@ async def test_a_stream_begins_with_a_join(house: House) -> None:
     assert list(error.ack_message_ids) == [asked]
 
 
-async def test_a_stream_that_says_nothing_is_ended(house: House) -> None:
+async def test_a_stream_that_says_nothing_is_ended(node_setup: NodeSetup) -> None:
     """P-019"""
-    node = await house.node(join_timeout_s=0.2, tick_s=0.02)
-    a = await house.guest(node, 1).open()
-    house.guests.append(a)
+    node = await node_setup.node(join_timeout_s=0.2, tick_s=0.02)
+    a = await node_setup.presence_client(node, 1).open()
+    node_setup.presence_clients.append(a)
 
     await a.expect_end(Status.JOIN_REQUIRED, Code.FAILED_PRECONDITION)
 
 
 @pytest.mark.parametrize("field", ["session_id", "client_id", "party_id"])
-async def test_no_id_is_zero(house: House, field: str) -> None:
+async def test_no_id_is_zero(node_setup: NodeSetup, field: str) -> None:
     """P-020"""
-    node = await house.node()
-    a = house.guest(node, 1)
+    node = await node_setup.node()
+    a = node_setup.presence_client(node, 1)
 
     ids: dict[str, Any] = {field: 0}
     await a.join(**ids)
@@ -68,10 +70,10 @@ async def test_no_id_is_zero(house: House, field: str) -> None:
     assert not node.broker.registry.sessions
 
 
-async def test_a_join_without_an_id_may_be_repeated_with_one(house: House) -> None:
+async def test_a_join_without_an_id_may_be_repeated_with_one(node_setup: NodeSetup) -> None:
     """P-021"""
-    node = await house.node()
-    a = house.guest(node, 1)
+    node = await node_setup.node()
+    a = node_setup.presence_client(node, 1)
 
     await a.join(message_id=0)
     await expect_refusal(a, Status.MISSING_MESSAGE_ID, 0)
@@ -80,10 +82,10 @@ async def test_a_join_without_an_id_may_be_repeated_with_one(house: House) -> No
     assert kinds(await a.get_many(2)) == ["ACK", "LIST"]
 
 
-async def test_a_second_join_is_refused_and_the_session_goes_on(house: House) -> None:
+async def test_a_second_join_is_refused_and_the_session_goes_on(node_setup: NodeSetup) -> None:
     """P-022"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
     again = await a.say(JOIN, session_id=a.session, client_id=1, party_id=a.party)
 
@@ -92,10 +94,10 @@ async def test_a_second_join_is_refused_and_the_session_goes_on(house: House) ->
 
 
 @pytest.mark.parametrize("kind", [None, 99, MessageType.DRAIN])
-async def test_types_that_clients_do_not_send(house: House, kind: int | None) -> None:
+async def test_types_that_clients_do_not_send(node_setup: NodeSetup, kind: int | None) -> None:
     """P-023"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
     said = await a.say(kind)
 
@@ -103,10 +105,10 @@ async def test_types_that_clients_do_not_send(house: House, kind: int | None) ->
     await expect_alive(a)
 
 
-async def test_a_leave_with_a_timestamp_is_no_leave(house: House) -> None:
+async def test_a_leave_with_a_timestamp_is_no_leave(node_setup: NodeSetup) -> None:
     """P-024"""
-    node = await house.node()
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
 
     said = await a.say(LEAVE, timestamp=5)
@@ -118,10 +120,12 @@ async def test_a_leave_with_a_timestamp_is_no_leave(house: House) -> None:
     await b.expect_nothing()
 
 
-async def test_ids_of_another_session_are_refused_and_its_own_accepted(house: House) -> None:
+async def test_ids_of_another_session_are_refused_and_its_own_accepted(
+    node_setup: NodeSetup,
+) -> None:
     """P-025"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
     said = await a.say(PING, party_id=a.party + 1)
     await expect_refusal(a, Status.INVALID_FIELD, said)
@@ -130,10 +134,10 @@ async def test_ids_of_another_session_are_refused_and_its_own_accepted(house: Ho
     assert list((await a.expect_kind(ACK)).ack_message_ids) == [said]
 
 
-async def test_an_ack_has_at_most_1024_ids(house: House) -> None:
+async def test_an_ack_has_at_most_1024_ids(node_setup: NodeSetup) -> None:
     """P-026"""
-    node = await house.node()
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     told = await a.expect_kind(JOIN)
     delivery = next(iter(node.broker.registry.sessions.values())).delivery
     assert delivery.client_id == 1
@@ -148,10 +152,10 @@ async def test_an_ack_has_at_most_1024_ids(house: House) -> None:
     await expect_alive(b)
 
 
-async def test_random_bytes_end_the_stream_and_nobody_else_notices(house: House) -> None:
+async def test_random_bytes_end_the_stream_and_nobody_else_notices(node_setup: NodeSetup) -> None:
     """P-027"""
-    node = await house.node()
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
 
     await b.say_bytes(b"\xff\xfe\xfd\x00garbage")
@@ -162,10 +166,10 @@ async def test_random_bytes_end_the_stream_and_nobody_else_notices(house: House)
     await a.expect_nothing()
 
 
-async def test_a_message_over_16_kib_ends_the_call(house: House) -> None:
+async def test_a_message_over_16_kib_ends_the_call(node_setup: NodeSetup) -> None:
     """P-028"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
     await a.say(PING, payload=bytes(17 * 1024))
 
@@ -175,10 +179,10 @@ async def test_a_message_over_16_kib_ends_the_call(house: House) -> None:
     )
 
 
-async def test_unknown_fields_are_ignored(house: House) -> None:
+async def test_unknown_fields_are_ignored(node_setup: NodeSetup) -> None:
     """P-029: field 200, a varint."""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
     ping = ClientMessage(message_id=50, message_type=PING)  # pyright: ignore[reportArgumentType]
     await a.say_bytes(ping.SerializeToString() + b"\xc0\x0c\x07")
@@ -186,21 +190,21 @@ async def test_unknown_fields_are_ignored(house: House) -> None:
     assert list((await a.expect_kind(ACK)).ack_message_ids) == [50]
 
 
-async def test_another_path_is_unimplemented(house: House) -> None:
+async def test_another_path_is_unimplemented(node_setup: NodeSetup) -> None:
     """P-030"""
-    node = await house.node()
-    a = house.guest(node, 1)
+    node = await node_setup.node()
+    a = node_setup.presence_client(node, 1)
 
     await a.join(path="/ClientMessagingEndpoint/somethingElse")
 
     assert await a.status() is Code.UNIMPLEMENTED
 
 
-async def test_compressed_messages_are_unimplemented(house: House) -> None:
+async def test_compressed_messages_are_unimplemented(node_setup: NodeSetup) -> None:
     """P-030: read from the trailers themselves. gRPC's own client may say INTERNAL for them when
     they overtake what it still writes, and then tells nothing of what was answered."""
-    node = await house.node()
-    a = house.guest(node, 1)
+    node = await node_setup.node()
+    a = node_setup.presence_client(node, 1)
 
     def refused() -> list[dict[str, str]]:
         with H2Client(node.server.port) as client:
@@ -224,20 +228,22 @@ async def test_compressed_messages_are_unimplemented(house: House) -> None:
     assert not node.broker.registry.sessions
 
 
-async def test_an_alias_of_the_path_is_served(house: House) -> None:
+async def test_an_alias_of_the_path_is_served(node_setup: NodeSetup) -> None:
     """Clients whose definition has a package."""
-    node = await house.node(rpc_path_aliases=("game.v1.ClientMessagingEndpoint",))
-    a = house.guest(node, 1)
+    node = await node_setup.node(rpc_path_aliases=("game.v1.ClientMessagingEndpoint",))
+    a = node_setup.presence_client(node, 1)
 
     await a.join(path="/game.v1.ClientMessagingEndpoint/beginStream")
 
     assert kinds(await a.get_many(2)) == ["ACK", "LIST"]
 
 
-async def test_a_repeated_message_is_answered_again_and_has_one_effect(house: House) -> None:
+async def test_a_repeated_message_is_answered_again_and_has_one_effect(
+    node_setup: NodeSetup,
+) -> None:
     """P-031"""
-    node = await house.node(signal_enabled=True)
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node(signal_enabled=True)
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
 
     for _ in range(2):
@@ -252,10 +258,10 @@ async def test_a_repeated_message_is_answered_again_and_has_one_effect(house: Ho
     await b.expect_nothing()
 
 
-async def test_twenty_soft_errors_end_the_stream(house: House) -> None:
+async def test_twenty_soft_errors_end_the_stream(node_setup: NodeSetup) -> None:
     """P-032"""
-    node = await house.node()
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
 
     for _ in range(20):
@@ -267,20 +273,20 @@ async def test_twenty_soft_errors_end_the_stream(house: House) -> None:
     await a.expect_nothing()
 
 
-async def test_what_is_out_of_place_or_switched_off(house: House) -> None:
+async def test_what_is_out_of_place_or_switched_off(node_setup: NodeSetup) -> None:
     """P-034"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
     await expect_refusal(a, Status.NOT_STANDBY, await a.say(MessageType.PROMOTE))
     await expect_refusal(a, Status.NOT_SUPPORTED, await a.say(SIGNAL, payload=b"x"))
     await expect_refusal(a, Status.NOT_SUPPORTED, await a.say(MessageType.AUTH, auth_token="x"))
 
 
-async def test_a_signal_has_a_limit(house: House) -> None:
+async def test_a_signal_has_a_limit(node_setup: NodeSetup) -> None:
     """P-034"""
-    node = await house.node(signal_enabled=True)
-    b = await house.member(node, 2)
+    node = await node_setup.node(signal_enabled=True)
+    b = await node_setup.member(node, 2)
 
     said = await b.say(SIGNAL, payload=bytes(129))
     await expect_refusal(b, Status.PAYLOAD_TOO_LARGE, said)
@@ -289,11 +295,11 @@ async def test_a_signal_has_a_limit(house: House) -> None:
     assert (await b.expect_kind(ACK)).party_seq == 2
 
 
-async def test_a_client_that_knows_only_the_first_fields(house: House) -> None:
+async def test_a_client_that_knows_only_the_first_fields(node_setup: NodeSetup) -> None:
     """P-035: its bytes are written by hand, as such a client would write them."""
-    node = await house.node(signal_enabled=True)
-    old = house.guest(node, 1)
-    newer = await house.member(node, 2, auto=True)
+    node = await node_setup.node(signal_enabled=True)
+    old = node_setup.presence_client(node, 1)
+    newer = await node_setup.member(node, 2, auto=True)
 
     def fixed(number: int, value: int) -> bytes:
         return bytes([number << 3 | 1]) + value.to_bytes(8, "little")
@@ -310,7 +316,7 @@ async def test_a_client_that_knows_only_the_first_fields(house: House) -> None:
     assert (ack.status_code, listed(welcome)) == (Status.OK, [(2, [newer.session])])
     await old.say_bytes(message(ACK, 2, (welcome.message_id,)))
 
-    third = await house.member(node, 3, auto=True)
+    third = await node_setup.member(node, 3, auto=True)
     told = await old.expect_kind(JOIN)
     await old.say_bytes(message(ACK, 3, (told.message_id,)))
     await third.say(SIGNAL, payload=b"not for old clients")
@@ -335,10 +341,10 @@ async def test_a_client_that_knows_only_the_first_fields(house: House) -> None:
     assert all(one.message_type <= PING for one in old.seen)
 
 
-async def test_mutated_messages_bring_nothing_down(house: House) -> None:
+async def test_mutated_messages_bring_nothing_down(node_setup: NodeSetup) -> None:
     """P-033: a few thousand here; the property suite feeds the cores far more."""
-    node = await house.node()
-    healthy = await house.member(node, 1)
+    node = await node_setup.node()
+    healthy = await node_setup.member(node, 1)
     rng = random.Random(33)
     channel = grpc.aio.insecure_channel(node.target)
     valid = [
@@ -347,7 +353,7 @@ async def test_mutated_messages_bring_nothing_down(house: House) -> None:
         ClientMessage(message_type=ACK, ack_message_ids=[1, 2, 3]).SerializeToString(),  # pyright: ignore[reportArgumentType]
     ]
     for client in range(2, 22):
-        bad = house.guest(node, client, party=999)
+        bad = node_setup.presence_client(node, client, party=999)
         bad.auto = False
         await bad.join(channel=channel)
         await bad.get_many(2)
@@ -356,7 +362,7 @@ async def test_mutated_messages_bring_nothing_down(house: House) -> None:
             for _ in range(rng.randint(1, 4)):
                 data[rng.randrange(len(data))] = rng.randrange(256)
             await bad.say_bytes(bytes(data))
-        await bad.gone()
+        await bad.disconnect()
 
     await expect_alive(healthy)
     assert not node.failures

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.conformance.presence.kit import PEER_TOKEN, Guest, Node, until
+from tests.conformance.presence.kit import PEER_TOKEN, Node, PresenceClient, until
 from tests.conformance.presence.test_nodes import Town, own_redis, town
 from waystation.client.party.member import PartyMember
 from waystation.presence.cluster.peer_clients import PeerClients
@@ -25,7 +25,7 @@ ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, M
 DRAIN, HANDOFF = MessageType.DRAIN, MessageType.HANDOFF
 
 
-class Mover(Guest):
+class Mover(PresenceClient):
     """Acknowledges everything, and goes where it is sent while it still reads the old stream.
 
     From then on it says nothing there, so that it sees the status with which the call ends.
@@ -34,14 +34,14 @@ class Mover(Guest):
     def __init__(self, target: str, client: int, **more: Any) -> None:
         super().__init__(target, client, **more)
         self.auto = True
-        self.next: Guest | None = None
+        self.next: PresenceClient | None = None
 
-    async def move(self, channels: dict[str, grpc.aio.Channel]) -> Guest:
+    async def move(self, channels: dict[str, grpc.aio.Channel]) -> PresenceClient:
         while (told := await self.get()).message_type != HANDOFF:
             pass
-        await self.hush()
+        await self.stop_acks()
         where = told.handoff
-        heir = Guest(where.endpoints[0], self.client, self.session, self.party)
+        heir = PresenceClient(where.endpoints[0], self.client, self.session, self.party)
         heir.auto = True
         heir.ids = self.ids
         self.next = heir
@@ -52,7 +52,7 @@ class Mover(Guest):
         return heir
 
 
-def announced(*streams: Guest) -> list[tuple[int, int]]:
+def announced(*streams: PresenceClient) -> list[tuple[int, int]]:
     """Party messages of a session over all its streams, each id once, in order of position."""
     rows = {
         (one.party_seq, one.message_id)
@@ -63,8 +63,8 @@ def announced(*streams: Guest) -> list[tuple[int, int]]:
     return sorted(rows)
 
 
-def kinds_seen(guest: Guest) -> set[int]:
-    return {one.message_type for one in guest.seen}
+def kinds_seen(presence_client: PresenceClient) -> set[int]:
+    return {one.message_type for one in presence_client.seen}
 
 
 async def beat(*nodes: Node) -> None:
@@ -85,7 +85,7 @@ async def test_a_drained_node_hands_everybody_over(town: Town, crowd: int) -> No
     await beat(first, second)
     channels = {node.target: grpc.aio.insecure_channel(node.target) for node in (first, second)}
     movers = [Mover(first.target, client, party=1 + client % 25) for client in range(1, crowd + 1)]
-    town.guests += movers
+    town.presence_clients += movers
 
     async def come(mover: Mover) -> None:
         await mover.join(channel=channels[first.target])
@@ -93,12 +93,12 @@ async def test_a_drained_node_hands_everybody_over(town: Town, crowd: int) -> No
 
     for at in range(0, crowd, 50):
         await asyncio.gather(*(come(one) for one in movers[at : at + 50]))
-    witnesses = [Guest(second.target, 9000 + party, party=party) for party in range(1, 26)]
+    witnesses = [PresenceClient(second.target, 9000 + party, party=party) for party in range(1, 26)]
     for witness in witnesses:
         witness.auto = True
         await witness.join(channel=channels[second.target])
         await witness.welcomed()
-    town.guests += witnesses
+    town.presence_clients += witnesses
 
     moved = asyncio.Event()
 
@@ -106,18 +106,18 @@ async def test_a_drained_node_hands_everybody_over(town: Town, crowd: int) -> No
         for count in range(10_000):
             if moved.is_set():
                 return
-            visitor = Guest(second.target, 10_000 + count, party=1 + count % 25)
+            visitor = PresenceClient(second.target, 10_000 + count, party=1 + count % 25)
             await visitor.join(channel=channels[second.target])
             await visitor.welcomed()
             await visitor.leave()
             await visitor.status()
-            await visitor.gone()
+            await visitor.disconnect()
 
     churning = asyncio.create_task(churn())
     began = asyncio.get_running_loop().time()
     draining = asyncio.create_task(first.server.drain(60.0))
-    late = Guest(first.target, 5000)
-    town.guests.append(late)
+    late = PresenceClient(first.target, 5000)
+    town.presence_clients.append(late)
     await until(lambda: first.broker.node.draining)
     assert not first.server.health.serving
     await late.join()
@@ -128,7 +128,7 @@ async def test_a_drained_node_hands_everybody_over(town: Town, crowd: int) -> No
     await asyncio.wait_for(draining, 20)
     moved.set()
     await asyncio.wait_for(churning, 20)
-    town.guests += heirs
+    town.presence_clients += heirs
 
     # At 200 a second it is 2.5 s; the bar of the specification is 10 s, on a quiet machine.
     assert took_s < 30
@@ -183,11 +183,12 @@ def request_for(*keys: tuple[int, int, int]) -> HandoffRequest:
     return HandoffRequest(from_node="node.1", from_incarnation=1, offers=offers)
 
 
-async def ticket_for(node: Node, guest: Guest) -> bytes:
+async def ticket_for(node: Node, presence_client: PresenceClient) -> bytes:
     peer_clients = PeerClients(PEER_TOKEN)
     try:
         reply = await peer_clients.prepare(
-            node.server.describe(), request_for((guest.party, guest.client, guest.session))
+            node.server.describe(),
+            request_for((presence_client.party, presence_client.client, presence_client.session)),
         )
     finally:
         await peer_clients.close()
@@ -203,10 +204,13 @@ async def test_a_ticket_works_once_for_one_session_and_for_a_while(town: Town) -
     a, b = await town.member(first, 1), await town.member(first, 2)
     ticket = await ticket_for(second, a)
 
-    other = Guest(second.target, b.client, b.session)
-    heir, again = Guest(second.target, a.client, a.session), Guest(second.target, a.client)
-    late = Guest(second.target, b.client, b.session)
-    town.guests += [other, heir, again, late]
+    other = PresenceClient(second.target, b.client, b.session)
+    heir, again = (
+        PresenceClient(second.target, a.client, a.session),
+        PresenceClient(second.target, a.client),
+    )
+    late = PresenceClient(second.target, b.client, b.session)
+    town.presence_clients += [other, heir, again, late]
     await other.join(resume_token=ticket)
     await other.expect_end(Status.RESUME_REJECTED, grpc.StatusCode.PERMISSION_DENIED)
     await heir.join(resume_token=ticket)
@@ -300,10 +304,10 @@ async def test_a_drain_that_is_undone_keeps_who_has_not_moved(town: Town) -> Non
     """P-120"""
     first, second = await town.node(handoff_rate_per_s=10.0), await town.node()
     await beat(first, second)
-    guests = [await town.member(first, client) for client in range(1, 13)]
+    presence_clients = [await town.member(first, client) for client in range(1, 13)]
     draining = asyncio.create_task(first.server.drain(30.0))
-    await until(lambda: any(HANDOFF in kinds_seen(one) for one in guests))
-    told = [one for one in guests if HANDOFF in kinds_seen(one)]
+    await until(lambda: any(HANDOFF in kinds_seen(one) for one in presence_clients))
+    told = [one for one in presence_clients if HANDOFF in kinds_seen(one)]
     await first.server.undo_drain()
     await asyncio.wait_for(draining, 20)
 
@@ -311,19 +315,19 @@ async def test_a_drain_that_is_undone_keeps_who_has_not_moved(town: Town) -> Non
     late = await town.member(first, 500)
     asked = await late.ping()
     await until(lambda: any(asked in one.ack_message_ids for one in late.seen))
-    assert len(told) < len(guests)
-    for one in guests:
+    assert len(told) < len(presence_clients)
+    for one in presence_clients:
         asked = await one.ping()
         await until(lambda one=one, asked=asked: any(asked in m.ack_message_ids for m in one.seen))
-    assert sum(HANDOFF in kinds_seen(one) for one in guests) < len(guests)
+    assert sum(HANDOFF in kinds_seen(one) for one in presence_clients) < len(presence_clients)
 
 
 async def test_what_was_acknowledged_before_a_move_does_not_come_again(town: Town) -> None:
     """P-070 P-117: not even what lies above something that was not acknowledged."""
     first, second = await town.node(), await town.node()
     await beat(first, second)
-    a = Guest(first.target, 1)
-    town.guests.append(a)
+    a = PresenceClient(first.target, 1)
+    town.presence_clients.append(a)
     await a.join()
     await a.welcomed()
     for client in (2, 3, 4):
@@ -338,9 +342,9 @@ async def test_what_was_acknowledged_before_a_move_does_not_come_again(town: Tow
     while not moved or moved[-1].message_type != HANDOFF:
         moved.append(await a.get())
     where = moved[-1].handoff
-    heir = Guest(where.endpoints[0], 1)
+    heir = PresenceClient(where.endpoints[0], 1)
     heir.ids = a.ids
-    town.guests.append(heir)
+    town.presence_clients.append(heir)
     await heir.join(resume_token=where.ticket, ack_message_ids=[four.message_id])
     resumed, _snapshot, again, closing = await heir.get_many(4)
 

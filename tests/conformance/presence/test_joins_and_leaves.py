@@ -5,11 +5,11 @@ import random
 
 import grpc
 
-from tests.conformance.presence.conftest import House
+from tests.conformance.presence.conftest import NodeSetup
 from tests.conformance.presence.kit import (
     PARTY,
     QUIET_S,
-    Guest,
+    PresenceClient,
     forgotten,
     kinds,
     left,
@@ -22,10 +22,10 @@ from waystation.presence.model import Flags, MessageType, Status
 ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST
 
 
-async def test_the_first_to_join_is_welcomed_by_an_empty_list(house: House) -> None:
+async def test_the_first_to_join_is_welcomed_by_an_empty_list(node_setup: NodeSetup) -> None:
     """P-001 P-106: this and all the others run on every store, Redis too."""
-    node = await house.node()
-    a = house.guest(node, 1)
+    node = await node_setup.node()
+    a = node_setup.presence_client(node, 1)
 
     await a.join(session_ttl_ms=120_000)
     ack, welcome = await a.get_many(2)
@@ -41,11 +41,13 @@ async def test_the_first_to_join_is_welcomed_by_an_empty_list(house: House) -> N
     await a.expect_nothing()
 
 
-async def test_those_present_are_told_of_a_newcomer_who_is_told_of_them(house: House) -> None:
+async def test_those_present_are_told_of_a_newcomer_who_is_told_of_them(
+    node_setup: NodeSetup,
+) -> None:
     """P-002 P-003"""
-    node = await house.node()
-    a = await house.member(node, 1)
-    b = house.guest(node, 2)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
+    b = node_setup.presence_client(node, 2)
 
     await b.join()
     _, welcome = await b.get_many(2)
@@ -61,23 +63,23 @@ async def test_those_present_are_told_of_a_newcomer_who_is_told_of_them(house: H
     await b.expect_nothing()
 
 
-async def test_everybody_gets_the_same_bytes(house: House) -> None:
+async def test_everybody_gets_the_same_bytes(node_setup: NodeSetup) -> None:
     """P-004"""
-    node = await house.node()
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
 
-    await house.member(node, 3)
+    await node_setup.member(node, 3)
     await a.expect_kind(JOIN)
     await b.expect_kind(JOIN)
 
     assert a.raw[-1] == b.raw[-1]
 
 
-async def test_a_leave_is_told_at_once(house: House) -> None:
+async def test_a_leave_is_told_at_once(node_setup: NodeSetup) -> None:
     """P-005 P-003: with a tick of a second, it cannot have waited for one."""
-    node = await house.node(tick_s=1.0)
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node(tick_s=1.0)
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
     loop = asyncio.get_running_loop()
     before = loop.time()
@@ -96,13 +98,13 @@ async def test_a_leave_is_told_at_once(house: House) -> None:
 
 
 async def test_a_second_device_is_counted_and_its_leave_leaves_the_first_alone(
-    house: House,
+    node_setup: NodeSetup,
 ) -> None:
     """P-006 P-007"""
-    node = await house.node()
-    a1, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a1, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a1.expect_kind(JOIN)
-    a2 = house.guest(node, 1, 777)
+    a2 = node_setup.presence_client(node, 1, 777)
 
     await a2.join()
     _, welcome = await a2.get_many(2)
@@ -121,39 +123,39 @@ async def test_a_second_device_is_counted_and_its_leave_leaves_the_first_alone(
 
 
 async def test_a_session_id_of_another_client_is_refused_where_ids_are_unique_in_the_party(
-    house: House,
+    node_setup: NodeSetup,
 ) -> None:
     """As the reference broker: an error, then the stream ends; whoever was first stays."""
-    node = await house.node(session_ids="per_party")
-    a = await house.member(node, 1)
-    b = house.guest(node, 2, a.session)
+    node = await node_setup.node(session_ids="per_party")
+    a = await node_setup.member(node, 1)
+    b = node_setup.presence_client(node, 2, a.session)
 
     await b.join()
     await b.expect_end(Status.SESSION_ID_IN_USE, grpc.StatusCode.ALREADY_EXISTS)
-    c = await house.member(node, 2)
+    c = await node_setup.member(node, 2)
     told = await a.expect_kind(JOIN)
 
     assert (told.client_id, told.session_id) == (2, c.session)
 
 
 async def test_the_reference_brokers_clients_find_the_service_under_their_name(
-    house: House,
+    node_setup: NodeSetup,
 ) -> None:
-    node = await house.node()
-    a = house.guest(node, 1)
+    node = await node_setup.node()
+    a = node_setup.presence_client(node, 1)
 
     await a.join(path="/ca.ozluminaire.partypresence.ClientMessagingEndpoint/beginStream")
     assert kinds(await a.get_many(2)) == ["ACK", "LIST"]
 
 
 async def test_one_session_id_in_two_parties_and_of_two_clients_are_three_sessions(
-    house: House,
+    node_setup: NodeSetup,
 ) -> None:
     """P-008"""
-    node = await house.node()
-    first = await house.member(node, 1, session=5, party=10)
-    other_party = await house.member(node, 1, session=5, party=11)
-    other_client = await house.member(node, 2, session=5, party=10)
+    node = await node_setup.node()
+    first = await node_setup.member(node, 1, session=5, party=10)
+    other_party = await node_setup.member(node, 1, session=5, party=11)
+    other_client = await node_setup.member(node, 2, session=5, party=10)
 
     assert (await first.expect_kind(JOIN)).client_id == 2
     assert len(node.broker.registry.sessions) == 3
@@ -162,38 +164,42 @@ async def test_one_session_id_in_two_parties_and_of_two_clients_are_three_sessio
     await other_party.expect_nothing()
 
 
-async def test_parties_do_not_hear_of_each_other(house: House) -> None:
+async def test_parties_do_not_hear_of_each_other(node_setup: NodeSetup) -> None:
     """P-009"""
-    node = await house.node()
+    node = await node_setup.node()
     channel = grpc.aio.insecure_channel(node.target)
     rng = random.Random(9)
-    members = [house.guest(node, client, party=10 + client % 2) for client in range(1, 51)]
+    members = [
+        node_setup.presence_client(node, client, party=10 + client % 2) for client in range(1, 51)
+    ]
     there: set[int] = set()
     for _ in range(120):
-        guest = rng.choice(members)
-        if guest.client in there:
-            await left(guest)
-            there.discard(guest.client)
+        presence_client = rng.choice(members)
+        if presence_client.client in there:
+            await left(presence_client)
+            there.discard(presence_client.client)
         else:
-            guest.auto = True
-            await guest.join(channel=channel)
-            there.add(guest.client)
+            presence_client.auto = True
+            await presence_client.join(channel=channel)
+            there.add(presence_client.client)
     await until(lambda: len(node.broker.registry.sessions) == len(there))
     await asyncio.sleep(QUIET_S)
 
-    for guest in members:
-        told = [one for one in guest.seen if one.message_type in (JOIN, LEAVE)]
-        assert all(one.party_id == guest.party for one in told)
-        lists = [one for one in guest.seen if one.message_type == LIST]
-        assert all(client % 2 == guest.client % 2 for one in lists for client, _ in listed(one))
-        await guest.gone()
+    for presence_client in members:
+        told = [one for one in presence_client.seen if one.message_type in (JOIN, LEAVE)]
+        assert all(one.party_id == presence_client.party for one in told)
+        lists = [one for one in presence_client.seen if one.message_type == LIST]
+        assert all(
+            client % 2 == presence_client.client % 2 for one in lists for client, _ in listed(one)
+        )
+        await presence_client.disconnect()
     await channel.close()
 
 
-async def test_an_id_that_left_names_a_new_session(house: House) -> None:
+async def test_an_id_that_left_names_a_new_session(node_setup: NodeSetup) -> None:
     """P-010"""
-    node = await house.node()
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
     await b.leave()
     await b.status()
@@ -206,10 +212,10 @@ async def test_an_id_that_left_names_a_new_session(house: House) -> None:
     assert (await a.expect_kind(JOIN)).session_id == b.session
 
 
-async def test_what_is_said_after_a_leave_is_ignored(house: House) -> None:
+async def test_what_is_said_after_a_leave_is_ignored(node_setup: NodeSetup) -> None:
     """P-011"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
     await a.leave()
     await a.ping()
@@ -220,11 +226,11 @@ async def test_what_is_said_after_a_leave_is_ignored(house: House) -> None:
     assert a.pending() <= 1  # the end itself
 
 
-async def test_a_client_asks_for_the_list(house: House) -> None:
+async def test_a_client_asks_for_the_list(node_setup: NodeSetup) -> None:
     """P-012"""
-    node = await house.node()
-    a = await house.member(node, 1)
-    b = await house.member(node, 2)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
+    b = await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
 
     asked = await a.say(LIST)
@@ -235,16 +241,18 @@ async def test_a_client_asks_for_the_list(house: House) -> None:
     assert (listed(now), now.party_seq, now.status_code) == ([(2, [b.session])], 2, Status.OK)
 
 
-async def test_a_session_without_delivery_is_announced_and_hears_of_nobody(house: House) -> None:
+async def test_a_session_without_delivery_is_announced_and_hears_of_nobody(
+    node_setup: NodeSetup,
+) -> None:
     """P-014"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
-    quiet = house.guest(node, 2)
+    quiet = node_setup.presence_client(node, 2)
     await quiet.join(flags=Flags.NO_DELIVERY)
     _, welcome = await quiet.get_many(2)
     await quiet.ack(welcome.message_id)
-    c = await house.member(node, 3)
+    c = await node_setup.member(node, 3)
 
     assert listed(welcome) == [(1, [a.session])]
     assert [(await a.expect_kind(JOIN)).client_id for _ in range(2)] == [2, 3]
@@ -256,12 +264,12 @@ async def test_a_session_without_delivery_is_announced_and_hears_of_nobody(house
 
 
 async def test_numbers_go_on_while_an_empty_party_lingers_and_begin_anew_after(
-    house: House,
+    node_setup: NodeSetup,
 ) -> None:
     """P-015"""
     linger_s, loop = 0.6, asyncio.get_running_loop()
-    node = await house.node(party_linger_s=linger_s, sweep_s=0.05)
-    a = house.guest(node, 1)
+    node = await node_setup.node(party_linger_s=linger_s, sweep_s=0.05)
+    a = node_setup.presence_client(node, 1)
 
     async def visit() -> tuple[int, int, int]:
         await a.join()
@@ -284,13 +292,13 @@ async def test_numbers_go_on_while_an_empty_party_lingers_and_begin_anew_after(
     assert new_seq == 1
 
 
-async def test_ids_of_a_new_epoch_are_larger(house: House) -> None:
+async def test_ids_of_a_new_epoch_are_larger(node_setup: NodeSetup) -> None:
     """P-015: seen by somebody who was there in both."""
-    node = await house.node(party_linger_s=0.05, sweep_s=0.02)
+    node = await node_setup.node(party_linger_s=0.05, sweep_s=0.02)
     ids: list[int] = []
     for _ in range(2):
-        a = await house.member(node, 1)
-        b = await house.member(node, 2)
+        a = await node_setup.member(node, 1)
+        b = await node_setup.member(node, 2)
         ids.append((await a.expect_kind(JOIN)).message_id)
         for one in (a, b):
             await one.leave()
@@ -300,14 +308,14 @@ async def test_ids_of_a_new_epoch_are_larger(house: House) -> None:
     assert ids[0] < ids[1]
 
 
-async def test_time_along_the_log_does_not_go_back_with_the_clock(house: House) -> None:
+async def test_time_along_the_log_does_not_go_back_with_the_clock(node_setup: NodeSetup) -> None:
     """P-016"""
     clock = ManualClock(now_ms=1_800_000_000_000)
-    node = await house.node(clock=clock)
-    a = await house.member(node, 1)
-    await house.member(node, 2)
+    node = await node_setup.node(clock=clock)
+    a = await node_setup.member(node, 1)
+    await node_setup.member(node, 2)
     clock.set_wall_ms(1_800_000_000_000 - 5_000)
-    await house.member(node, 3)
+    await node_setup.member(node, 3)
 
     told = [await a.expect_kind(JOIN) for _ in range(2)]
 
@@ -315,11 +323,11 @@ async def test_time_along_the_log_does_not_go_back_with_the_clock(house: House) 
     assert told[0].message_id < told[1].message_id
 
 
-async def test_a_list_and_what_follows_have_neither_gap_nor_overlap(house: House) -> None:
+async def test_a_list_and_what_follows_have_neither_gap_nor_overlap(node_setup: NodeSetup) -> None:
     """P-017"""
-    node = await house.node(rate_burst=1000)
+    node = await node_setup.node(rate_burst=1000)
     channel = grpc.aio.insecure_channel(node.target)
-    members = [house.guest(node, client) for client in range(1, 51)]
+    members = [node_setup.presence_client(node, client) for client in range(1, 51)]
     for one in members:
         one.auto = True
     await asyncio.gather(*(one.join(channel=channel) for one in members))
@@ -332,10 +340,10 @@ async def test_a_list_and_what_follows_have_neither_gap_nor_overlap(house: House
         names = {client for client, _ in listed(welcome)}
         names |= {seen.client_id for seen in one.seen if seen.message_type == JOIN}
         assert names == set(range(1, 51)) - {one.client}
-        await one.gone()
+        await one.disconnect()
     await channel.close()
 
 
-def _last_seq(guest: Guest) -> int:
-    seqs = [one.party_seq for one in guest.seen if one.message_type in (JOIN, LIST)]
+def _last_seq(presence_client: PresenceClient) -> int:
+    seqs = [one.party_seq for one in presence_client.seen if one.message_type in (JOIN, LIST)]
     return max(seqs, default=0)

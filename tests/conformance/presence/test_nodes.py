@@ -7,7 +7,15 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.conformance.presence.kit import PARTY, Guest, Node, kinds, listed, open_store, until
+from tests.conformance.presence.kit import (
+    PARTY,
+    Node,
+    PresenceClient,
+    kinds,
+    listed,
+    open_store,
+    until,
+)
 from tests.servers.redis import RedisServer, running_redis
 from waystation.base.clock import SystemClock
 from waystation.presence.cluster import directory
@@ -42,7 +50,7 @@ class Town:
         self._tmp_path = tmp_path
         self.nodes: list[Node] = []
         self.stores: dict[Node, PresenceStore] = {}
-        self.guests: list[Guest] = []
+        self.presence_clients: list[PresenceClient] = []
 
     async def node(self, **settings: Any) -> Node:
         presence = Presence(**{**QUICK, **settings})
@@ -52,25 +60,25 @@ class Town:
         self.stores[node] = store
         return await node.start()
 
-    async def member(self, node: Node, client: int, **fields: Any) -> Guest:
-        guest = Guest(node.target, client)
-        guest.auto = fields.pop("auto", True)
-        self.guests.append(guest)
-        await guest.join(**fields)
-        await guest.welcomed()
-        return guest
+    async def member(self, node: Node, client: int, **fields: Any) -> PresenceClient:
+        presence_client = PresenceClient(node.target, client)
+        presence_client.auto = fields.pop("auto", True)
+        self.presence_clients.append(presence_client)
+        await presence_client.join(**fields)
+        await presence_client.welcomed()
+        return presence_client
 
     async def kill(self, node: Node) -> None:
         self.nodes.remove(node)
         await node.kill()
         await self.stores.pop(node).close()
-        for guest in self.guests:
-            if guest.target == node.target:
-                await guest.gone()
+        for presence_client in self.presence_clients:
+            if presence_client.target == node.target:
+                await presence_client.disconnect()
 
     async def close(self) -> None:
-        for guest in self.guests:
-            await guest.gone()
+        for presence_client in self.presence_clients:
+            await presence_client.disconnect()
         for node in self.nodes:
             await node.stop()
         for store in self.stores.values():
@@ -91,11 +99,11 @@ async def town(own_redis: RedisServer, tmp_path: Any) -> AsyncIterator[Town]:
     await town.close()
 
 
-def told(guest: Guest) -> list[tuple[int, int, int, int]]:
+def told(presence_client: PresenceClient) -> list[tuple[int, int, int, int]]:
     """Party messages without repetitions, as seq, id, time and type."""
     rows = [
         (one.party_seq, one.message_id, one.timestamp, int(one.message_type))
-        for one in guest.seen
+        for one in presence_client.seen
         if one.message_type in (JOIN, LEAVE)
     ]
     return sorted(set(rows))
@@ -109,14 +117,14 @@ async def test_everybody_hears_the_same_wherever_they_are(town: Town) -> None:
 
     async def visit(client: int) -> None:
         node = nodes[client % 3]
-        guest = Guest(node.target, client)
-        guest.auto = True
-        town.guests.append(guest)
-        await guest.join(channel=channels[client % 3])
-        await guest.welcomed()
+        presence_client = PresenceClient(node.target, client)
+        presence_client.auto = True
+        town.presence_clients.append(presence_client)
+        await presence_client.join(channel=channels[client % 3])
+        await presence_client.welcomed()
         if client % 2:
-            await guest.leave()
-            await guest.status()
+            await presence_client.leave()
+            await presence_client.status()
 
     await asyncio.gather(*(visit(client) for client in range(1, 61)))
     await until(lambda: all(told(one) and told(one)[-1][0] == 93 for one in watchers))
@@ -124,8 +132,8 @@ async def test_everybody_hears_the_same_wherever_they_are(town: Town) -> None:
     views = [told(one) for one in watchers]
     assert views[0][-90:] == views[1][-90:] == views[2][-90:]
     assert [row[0] for row in views[2]] == list(range(4, 94))
-    for guest in town.guests:
-        await guest.gone()
+    for presence_client in town.presence_clients:
+        await presence_client.disconnect()
     for channel in channels:
         await channel.close()
 
@@ -184,8 +192,8 @@ async def test_a_session_goes_on_at_another_node(town: Town) -> None:
 async def test_a_stream_ends_when_its_session_is_taken_over_elsewhere(town: Town) -> None:
     first, second = await town.node(), await town.node()
     a = await town.member(first, 1)
-    heir = Guest(second.target, 1)
-    town.guests.append(heir)
+    heir = PresenceClient(second.target, 1)
+    town.presence_clients.append(heir)
 
     await heir.join(resume_token=a.token)
 
@@ -239,10 +247,10 @@ async def test_a_node_that_slept_expires_nothing_and_takes_back_what_is_its_own(
     async with asyncio.timeout(20):
         while not await orphaned():  # noqa: ASYNC110 it is in Redis
             await asyncio.sleep(0.05)
-    heirs: list[Guest] = []
+    heirs: list[PresenceClient] = []
     for one in members[:2]:
-        heir = Guest(second.target, one.client)
-        town.guests.append(heir)
+        heir = PresenceClient(second.target, one.client)
+        town.presence_clients.append(heir)
         await heir.join(resume_token=one.token)
         assert (await heir.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
         heirs.append(heir)
@@ -268,8 +276,8 @@ async def test_a_redis_that_lost_everything_is_told_again(town: Town) -> None:
     before = told(a)[-1][1]
     town.server.command("-n", town.url.rpartition("/")[2], "FLUSHDB")
 
-    def resynced(guest: Guest) -> bool:
-        return any(one.status_code == Status.LIST_RESYNC for one in guest.seen)
+    def resynced(presence_client: PresenceClient) -> bool:
+        return any(one.status_code == Status.LIST_RESYNC for one in presence_client.seen)
 
     await until(lambda: resynced(a) and resynced(b))
     c = await town.member(first, 3)
@@ -329,8 +337,8 @@ async def test_a_redis_that_lost_the_last_writes_is_told_again(town: Town) -> No
     )
     town.server.command("-n", db, "EVAL", script, "0")
 
-    def resynced(guest: Guest) -> bool:
-        return any(one.status_code == Status.LIST_RESYNC for one in guest.seen)
+    def resynced(presence_client: PresenceClient) -> bool:
+        return any(one.status_code == Status.LIST_RESYNC for one in presence_client.seen)
 
     await until(lambda: all(resynced(one) for one in (a, b, *late)))
     c = await town.member(second, 6)
@@ -376,8 +384,8 @@ async def test_without_redis_nobody_is_gone_and_nobody_comes(town: Town) -> None
     a = await town.member(node, 1, session_ttl_ms=1000)
     town.server.stop()
     try:
-        late = Guest(node.target, 2)
-        town.guests.append(late)
+        late = PresenceClient(node.target, 2)
+        town.presence_clients.append(late)
         await late.join()
         busy = await late.expect_kind(MessageType.ERROR)
         assert busy.status_code == Status.STORE_BUSY
@@ -404,8 +412,8 @@ async def test_a_standby_waits_unseen_and_is_promoted(town: Town) -> None:
     first, second = await town.node(), await town.node()
     a = await town.member(first, 1, session_ttl_ms=2000)
     witness = await town.member(second, 2)
-    standby = Guest(second.target, 1)
-    town.guests.append(standby)
+    standby = PresenceClient(second.target, 1)
+    town.presence_clients.append(standby)
     await standby.join(flags=Flags.STANDBY, resume_token=a.token)
     ack = await standby.expect_kind(ACK)
     assert (ack.status_code, ack.node_id) == (Status.STANDBY_ATTACHED, "node.2")
@@ -436,8 +444,8 @@ async def test_a_standby_beside_its_primary_makes_no_sense(town: Town) -> None:
     """P-125"""
     node = await town.node()
     a = await town.member(node, 1)
-    beside, stranger = Guest(node.target, 1), Guest(node.target, 7)
-    town.guests += [beside, stranger]
+    beside, stranger = PresenceClient(node.target, 1), PresenceClient(node.target, 7)
+    town.presence_clients += [beside, stranger]
 
     await beside.join(flags=Flags.STANDBY, resume_token=a.token)
     await beside.expect_end(Status.NOT_SUPPORTED, grpc.StatusCode.UNIMPLEMENTED)
@@ -450,16 +458,16 @@ async def test_a_drained_node_sends_its_clients_elsewhere(town: Town) -> None:
     first, second = await town.node(), await town.node()
     watcher = await town.member(second, 1000)
     newer = await town.member(first, 1)
-    old = Guest(first.target, 2)
+    old = PresenceClient(first.target, 2)
     old.auto = True
-    town.guests.append(old)
+    town.presence_clients.append(old)
     await old.join(extended=False)
     await old.welcomed()
     await first.server.membership.beat()  # pyright: ignore[reportOptionalMemberAccess]
 
     await first.server.drain(0)
-    late = Guest(first.target, 3)
-    town.guests.append(late)
+    late = PresenceClient(first.target, 3)
+    town.presence_clients.append(late)
     await late.join()
     refused = await late.expect_end(Status.DRAINING, grpc.StatusCode.UNAVAILABLE)
     assert list(refused.handoff.endpoints) == [second.target]

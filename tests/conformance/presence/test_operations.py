@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.certificates import self_signed
-from tests.conformance.presence.conftest import House
+from tests.conformance.presence.conftest import NodeSetup
 from tests.conformance.presence.kit import Node, TlsFiles, kinds, until
 from tests.unit.presence.tokens import AUTH, Signer, key_set
 from waystation.base.clock import SystemClock
@@ -40,9 +40,9 @@ async def health_of(node: Node, service: str = "") -> int:
         return answer.status
 
 
-async def test_health_and_reflection_answer(house: House) -> None:
+async def test_health_and_reflection_answer(node_setup: NodeSetup) -> None:
     """P-128"""
-    node = await house.node()
+    node = await node_setup.node()
 
     assert await health_of(node) == SERVING
     assert await health_of(node, "ClientMessagingEndpoint") == SERVING
@@ -70,9 +70,9 @@ async def listed_services(target: str, version: str) -> set[str]:
     return names
 
 
-async def test_reflection_lists_what_its_port_serves(house: House) -> None:
+async def test_reflection_lists_what_its_port_serves(node_setup: NodeSetup) -> None:
     """The services of nodes and operators are on the peer port, and only there."""
-    node = await house.node()
+    node = await node_setup.node()
 
     assert await listed_services(node.peer_target, "v1") == {
         peer_clients.SERVICE,
@@ -82,8 +82,8 @@ async def test_reflection_lists_what_its_port_serves(house: House) -> None:
     }
 
 
-async def test_health_is_watched(house: House) -> None:
-    node = await house.node()
+async def test_health_is_watched(node_setup: NodeSetup) -> None:
+    node = await node_setup.node()
     async with aio.insecure_channel(node.target) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         heard = stub.Watch(health_pb2.HealthCheckRequest())
@@ -98,15 +98,15 @@ async def test_health_is_watched(house: House) -> None:
         assert refused.value.code() is Code.NOT_FOUND
 
 
-async def test_a_full_node_says_so_and_recovers(house: House) -> None:
+async def test_a_full_node_says_so_and_recovers(node_setup: NodeSetup) -> None:
     """P-090"""
-    node = await house.node(node_sessions_max=20)
+    node = await node_setup.node(node_sessions_max=20)
     channel = aio.insecure_channel(node.target)
-    crowd = [house.guest(node, client) for client in range(1, 21)]
+    crowd = [node_setup.presence_client(node, client) for client in range(1, 21)]
     for one in crowd:
         await one.join(channel=channel)
         await one.get_many(2)
-    late = house.guest(node, 99)
+    late = node_setup.presence_client(node, 99)
     await late.join(channel=channel)
     await late.expect_end(Status.OVERLOADED, Code.UNAVAILABLE)
     await node.server.look()
@@ -121,15 +121,15 @@ async def test_a_full_node_says_so_and_recovers(house: House) -> None:
     await node.server.look()
     assert await health_of(node) == SERVING
     for one in [*crowd, late]:
-        await one.gone()
+        await one.disconnect()
     await channel.close()
 
 
-async def test_a_draining_node_takes_nobody(house: House) -> None:
-    node = await house.node()
-    a = await house.member(node, 1)
+async def test_a_draining_node_takes_nobody(node_setup: NodeSetup) -> None:
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
     await node.server.drain(0)
-    b = house.guest(node, 2)
+    b = node_setup.presence_client(node, 2)
     await b.join()
 
     await b.expect_end(Status.DRAINING, Code.UNAVAILABLE)
@@ -142,16 +142,16 @@ async def test_a_draining_node_takes_nobody(house: House) -> None:
     assert await health_of(node) == SERVING
 
 
-async def test_streams_of_one_connection_have_a_limit(house: House) -> None:
+async def test_streams_of_one_connection_have_a_limit(node_setup: NodeSetup) -> None:
     """P-091: one more waits at the client until another has ended; the others are unaffected."""
-    node = await house.node(connection_streams_max=5)
+    node = await node_setup.node(connection_streams_max=5)
     channel = aio.insecure_channel(node.target)
-    crowd = [house.guest(node, client) for client in range(1, 6)]
+    crowd = [node_setup.presence_client(node, client) for client in range(1, 6)]
     for one in crowd:
         await one.join(channel=channel)
         await one.get_many(2)
     await crowd[0].get_many(4)
-    late = house.guest(node, 9)
+    late = node_setup.presence_client(node, 9)
     joining = asyncio.create_task(late.join(channel=channel))
     await crowd[0].expect_nothing()
 
@@ -160,15 +160,15 @@ async def test_streams_of_one_connection_have_a_limit(house: House) -> None:
     await asyncio.wait_for(joining, 10)
     assert kinds(await late.get_many(2)) == ["ACK", "LIST"]
     for one in [*crowd, late]:
-        await one.gone()
+        await one.disconnect()
     await channel.close()
 
 
-async def test_two_hundred_sessions_over_one_connection(house: House) -> None:
+async def test_two_hundred_sessions_over_one_connection(node_setup: NodeSetup) -> None:
     """P-091"""
-    node = await house.node()
+    node = await node_setup.node()
     channel = aio.insecure_channel(node.target)
-    crowd = [house.guest(node, client) for client in range(1, 201)]
+    crowd = [node_setup.presence_client(node, client) for client in range(1, 201)]
     for one in crowd:
         await one.join(channel=channel, flags=8)
     for one in crowd:
@@ -177,25 +177,25 @@ async def test_two_hundred_sessions_over_one_connection(house: House) -> None:
     await until(lambda: len(node.broker.registry.sessions) == 200)
     assert {one.state for one in node.broker.registry.sessions.values()} == {State.ACTIVE}
     for one in crowd:
-        await one.gone()
+        await one.disconnect()
     await channel.close()
 
 
-async def test_a_process_that_comes_back_finds_everybody(house: House) -> None:
+async def test_a_process_that_comes_back_finds_everybody(node_setup: NodeSetup) -> None:
     """P-122: killed and started again within the TTL, nobody has left."""
-    if house.store_kind != "embedded":
+    if node_setup.store_kind != "embedded":
         return
-    node = await house.node()
-    a = await house.member(node, 1)
-    b = await house.member(node, 2)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
+    b = await node_setup.member(node, 2)
     told = await a.expect_kind(MessageType.JOIN)
     await node.kill()
-    house.nodes.remove(node)
-    await house.stores.pop().close()
+    node_setup.nodes.remove(node)
+    await node_setup.stores.pop().close()
     for one in (a, b):
-        await one.gone()
+        await one.disconnect()
 
-    again = await house.node()
+    again = await node_setup.node()
     for one in (a, b):
         one.target = again.target
     await a.resume()
@@ -209,20 +209,20 @@ async def test_a_process_that_comes_back_finds_everybody(house: House) -> None:
     await a.expect_nothing()
 
 
-async def test_those_who_do_not_come_back_after_a_restart_leave(house: House) -> None:
+async def test_those_who_do_not_come_back_after_a_restart_leave(node_setup: NodeSetup) -> None:
     """P-122"""
-    if house.store_kind != "embedded":
+    if node_setup.store_kind != "embedded":
         return
     times = {"session_ttl_s": 1.0, "session_ttl_min_s": 0.5, "restart_ttl_min_s": 0.3}
-    node = await house.node(**times, tick_s=0.02)
-    a = await house.member(node, 1, session_ttl_ms=2000)
-    b = await house.member(node, 2, session_ttl_ms=60_000)
+    node = await node_setup.node(**times, tick_s=0.02)
+    a = await node_setup.member(node, 1, session_ttl_ms=2000)
+    b = await node_setup.member(node, 2, session_ttl_ms=60_000)
     await node.kill()
-    house.nodes.remove(node)
-    await house.stores.pop().close()
-    again = await house.node(**times, tick_s=0.02)
+    node_setup.nodes.remove(node)
+    await node_setup.stores.pop().close()
+    again = await node_setup.node(**times, tick_s=0.02)
     for one in (a, b):
-        await one.gone()
+        await one.disconnect()
         one.target = again.target
     await b.resume()
     await b.get_many(2)
@@ -234,7 +234,7 @@ async def test_those_who_do_not_come_back_after_a_restart_leave(house: House) ->
 # --- tokens and TLS -------------------------------------------------------------------------------
 
 
-async def test_tokens_in_the_metadata(house: House) -> None:
+async def test_tokens_in_the_metadata(node_setup: NodeSetup) -> None:
     """P-094 P-096 over the wire"""
     signer, clock = Signer("one"), SystemClock()
 
@@ -242,17 +242,17 @@ async def test_tokens_in_the_metadata(house: House) -> None:
         return key_set(signer)
 
     judge = JwtAuthority(AUTH, clock, JwkSet(AUTH, clock, fetch))
-    node = await house.node(auth=AUTH, authority=judge)
+    node = await node_setup.node(auth=AUTH, authority=judge)
     now_s = clock.now_ms() / 1000
 
-    nobody = house.guest(node, 1)
+    nobody = node_setup.presence_client(node, 1)
     await nobody.join()
     assert await nobody.status() is Code.UNAUTHENTICATED
     assert nobody.seen == []
-    other = house.guest(node, 1)
+    other = node_setup.presence_client(node, 1)
     await other.join(metadata=[("authorization", "Bearer " + signer.token(now_s, client=2))])
     await other.expect_end(Status.PERMISSION_DENIED, Code.PERMISSION_DENIED)
-    right = house.guest(node, 1)
+    right = node_setup.presence_client(node, 1)
     await right.join(metadata=[("authorization", "Bearer " + signer.token(now_s, client=1))])
     assert kinds(await right.get_many(2)) == ["ACK", "LIST"]
 
@@ -273,51 +273,53 @@ def tls_channel(node: Node, tls: TlsFiles) -> aio.Channel:
     )
 
 
-async def test_tls_and_a_certificate_that_changes(house: House, tmp_path: Path) -> None:
+async def test_tls_and_a_certificate_that_changes(node_setup: NodeSetup, tmp_path: Path) -> None:
     """P-128: plain text fails cleanly, and streams outlive the change."""
     tls = certificate(tmp_path / "tls", "first")
-    node = await house.node(tls=tls.context())
-    plain = house.guest(node, 1)
+    node = await node_setup.node(tls=tls.context())
+    plain = node_setup.presence_client(node, 1)
     await plain.join()
     assert await plain.status() is Code.UNAVAILABLE
     before = tls_channel(node, tls)
-    a = house.guest(node, 1)
+    a = node_setup.presence_client(node, 1)
     await a.join(channel=before)
     await a.get_many(2)
 
     changed = certificate(tmp_path / "tls", "second")
     node.server.transport.use_certificate(changed.context())
     after = tls_channel(node, changed)
-    b = house.guest(node, 2)
+    b = node_setup.presence_client(node, 2)
     await b.join(channel=after)
     assert kinds(await b.get_many(2)) == ["ACK", "LIST"]
     await a.ping()
     assert MessageType.ACK in {(await a.get()).message_type, (await a.get()).message_type}
     for one, channel in ((a, before), (b, after)):
-        await one.gone()
+        await one.disconnect()
         await channel.close()
 
 
-async def test_clients_may_need_a_certificate(house: House, tmp_path: Path) -> None:
+async def test_clients_may_need_a_certificate(node_setup: NodeSetup, tmp_path: Path) -> None:
     """Mutual TLS."""
     tls = certificate(tmp_path / "mtls", "both")
     strict = TlsFiles(tls.cert, tls.key, client_ca=tls.cert)
-    node = await house.node(tls=strict.context())
-    without = house.guest(node, 1)
+    node = await node_setup.node(tls=strict.context())
+    without = node_setup.presence_client(node, 1)
     channel = tls_channel(node, tls)
     await without.join(channel=channel)
     assert await without.status() is Code.UNAVAILABLE
-    await without.gone()
+    await without.disconnect()
     await channel.close()
 
 
 # --- numbers and events ---------------------------------------------------------------------------
 
 
-async def test_every_session_starts_and_leaves_once_and_everything_adds_up(house: House) -> None:
+async def test_every_session_starts_and_leaves_once_and_everything_adds_up(
+    node_setup: NodeSetup,
+) -> None:
     """P-131 P-134"""
-    node = await house.node(ack_sample=1.0)
-    members = [await house.member(node, client, auto=True) for client in range(1, 8)]
+    node = await node_setup.node(ack_sample=1.0)
+    members = [await node_setup.member(node, client, auto=True) for client in range(1, 8)]
     await members[0].cut()
     await members[0].resume()
     for one in members[1:]:
@@ -348,11 +350,11 @@ async def test_every_session_starts_and_leaves_once_and_everything_adds_up(house
     assert new == totals.acked
 
 
-async def test_no_raw_id_is_written(house: House) -> None:
+async def test_no_raw_id_is_written(node_setup: NodeSetup) -> None:
     """P-132: what an id looks like is nowhere among the events."""
-    node = await house.node()
+    node = await node_setup.node()
     party, client, session = 0x1234567890ABCDEF, 0x2234567890ABCDEF, 0x3234567890ABCDEF
-    a = await house.member(node, client, session=session, party=party)
+    a = await node_setup.member(node, client, session=session, party=party)
     await a.leave()
     await a.status()
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.conformance.presence.kit import (
     PARTY,
     PEER_TOKEN,
-    Guest,
     Node,
+    PresenceClient,
     TlsFiles,
     open_store,
     until,
@@ -179,24 +179,26 @@ async def test_a_peer_learns_whether_a_session_has_its_stream(node: Node) -> Non
     """ProbeSession: with a stream, without it, with another fence, and of nobody."""
     peer = PresenceNode(node_id="node.1", incarnation=0, peer_endpoint=node.peer_target)
     peer_clients = PeerClients(PEER_TOKEN)
-    guest = await Guest(node.target, 7).join()
-    await guest.welcomed()
+    presence_client = await PresenceClient(node.target, 7).join()
+    await presence_client.welcomed()
     session = node.broker.registry.sessions[
-        SessionKey(PartyId(PARTY), ClientId(7), SessionId(guest.session))
+        SessionKey(PartyId(PARTY), ClientId(7), SessionId(presence_client.session))
     ]
     began_ms = SystemClock().now_ms()
-    await guest.ping()
+    await presence_client.ping()
     await until(lambda: session.messages_in > 0)
     try:
-        alive = await peer_clients.probe(peer, asking(7, guest.session))
-        same = await peer_clients.probe(peer, asking(7, guest.session, session.fence))
-        later = await peer_clients.probe(peer, asking(7, guest.session, session.fence + 1))
-        nobody = await peer_clients.probe(peer, asking(8, guest.session))
-        await guest.cut()
+        alive = await peer_clients.probe(peer, asking(7, presence_client.session))
+        same = await peer_clients.probe(peer, asking(7, presence_client.session, session.fence))
+        later = await peer_clients.probe(
+            peer, asking(7, presence_client.session, session.fence + 1)
+        )
+        nobody = await peer_clients.probe(peer, asking(8, presence_client.session))
+        await presence_client.cut()
         await until(lambda: session.state is State.DETACHED)
-        cut_off = await peer_clients.probe(peer, asking(7, guest.session))
+        cut_off = await peer_clients.probe(peer, asking(7, presence_client.session))
     finally:
-        await guest.gone()
+        await presence_client.disconnect()
         await peer_clients.close()
 
     assert alive.stream_alive

@@ -10,8 +10,8 @@ import pytest
 
 from tests.conformance.presence.kit import (
     PEER_TOKEN,
-    Guest,
     Node,
+    PresenceClient,
     kinds,
     listed,
     open_store,
@@ -41,7 +41,7 @@ class Village:
         self._tmp_path = tmp_path
         self._store_kind = store_kind
         self.nodes: list[Node] = []
-        self.guests: list[Guest] = []
+        self.presence_clients: list[PresenceClient] = []
         self.authority: JwtAuthority | None = None
         self._stores: list[PresenceStore] = []
 
@@ -85,17 +85,17 @@ class Village:
         """A party whose home is there."""
         return next(party for party in range(1 + beside, 10_000) if self.home_of(party) is node)
 
-    async def member(self, node: Node, client: int, party: int, **fields: Any) -> Guest:
-        guest = Guest(node.target, client, party=party)
-        guest.auto = fields.pop("auto", True)
-        self.guests.append(guest)
-        await guest.join(**fields)
-        await guest.welcomed()
-        return guest
+    async def member(self, node: Node, client: int, party: int, **fields: Any) -> PresenceClient:
+        presence_client = PresenceClient(node.target, client, party=party)
+        presence_client.auto = fields.pop("auto", True)
+        self.presence_clients.append(presence_client)
+        await presence_client.join(**fields)
+        await presence_client.welcomed()
+        return presence_client
 
     async def close(self) -> None:
-        for guest in self.guests:
-            await guest.gone()
+        for presence_client in self.presence_clients:
+            await presence_client.disconnect()
         for node in self.nodes:
             await node.stop()
         for store in self._stores:
@@ -109,12 +109,12 @@ async def village(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await village.close()
 
 
-def announced(*guests: Guest) -> list[int]:
+def announced(*presence_clients: PresenceClient) -> list[int]:
     return sorted(
         {
             one.party_seq
-            for guest in guests
-            for one in guest.seen
+            for presence_client in presence_clients
+            for one in presence_client.seen
             if one.message_type in (JOIN, LEAVE)
         }
     )
@@ -128,22 +128,22 @@ async def test_a_party_moves_with_everybody_in_it(village: Village) -> None:
     before = await first.store.snapshot(PartyId(party))
     assert before is not None
     draining = asyncio.create_task(first.server.drain(30.0))
-    heirs: list[Guest] = []
+    heirs: list[PresenceClient] = []
     for member in members:
         await until(lambda one=member: any(m.message_type == HANDOFF for m in one.seen))
         where = next(one for one in member.seen if one.message_type == HANDOFF).handoff
         assert list(where.endpoints) == [second.target]
-        heir = Guest(second.target, member.client, party=party)
+        heir = PresenceClient(second.target, member.client, party=party)
         heir.auto = True
         heir.ids = member.ids
-        village.guests.append(heir)
+        village.presence_clients.append(heir)
         await heir.join(resume_token=where.ticket)
         assert (await heir.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
         heirs.append(heir)
-        await member.gone()
+        await member.disconnect()
     await asyncio.wait_for(draining, 20)
-    late = Guest(first.target, 100, party=party)
-    village.guests.append(late)
+    late = PresenceClient(first.target, 100, party=party)
+    village.presence_clients.append(late)
     await late.join()
     moved = await late.expect_end(Status.SESSION_MOVED, Code.UNAVAILABLE)
     assert list(moved.handoff.endpoints) == [second.target]
@@ -175,14 +175,14 @@ async def test_a_leave_said_to_the_node_that_gave_the_party_away_is_not_lost(
     refused = next(one for one in a.seen if one.message_type == MessageType.ERROR)
     assert refused.status_code == Status.SESSION_MOVED
     assert list(refused.handoff.endpoints) == [second.target]
-    heir = Guest(second.target, 1, party=party)
+    heir = PresenceClient(second.target, 1, party=party)
     heir.ids = a.ids
-    village.guests.append(heir)
+    village.presence_clients.append(heir)
     await heir.join(resume_token=a.token)
     assert (await heir.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
     await heir.leave()
     assert await heir.status() is Code.OK
-    await b.gone()
+    await b.disconnect()
     await asyncio.wait_for(draining, 20)
 
     snapshot = await second.store.snapshot(PartyId(party))
@@ -239,9 +239,9 @@ async def test_a_client_on_another_node_is_served_as_on_the_home_node(village: V
     assert resumed.status_code == Status.SESSION_RESUMED
     assert (resumed.node_id, listed(snapshot)) == ("node.1", [(1, [101]), (3, [301])])
     await far.ack(snapshot.message_id)
-    taking = Guest(nodes[2].target, 2, party=party)
+    taking = PresenceClient(nodes[2].target, 2, party=party)
     taking.ids = far.ids
-    village.guests.append(taking)
+    village.presence_clients.append(taking)
     await taking.join(resume_token=far.token)
     assert (await taking.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
     await far.expect_end(Status.TAKEN_OVER, Code.ABORTED)
@@ -286,8 +286,8 @@ async def test_where_clients_are_sent_instead(village: Village) -> None:
     """P-130: `peer_redirect`."""
     first, second = await village.build(2, peer_redirect=True)
     party = village.party_of(first)
-    a = Guest(second.target, 1, party=party)
-    village.guests.append(a)
+    a = PresenceClient(second.target, 1, party=party)
+    village.presence_clients.append(a)
 
     await a.join()
     moved = await a.expect_end(Status.SESSION_MOVED, Code.UNAVAILABLE)
@@ -317,8 +317,8 @@ OPERATOR = (("authorization", f"Bearer {PEER_TOKEN}"),)
 async def test_an_operator_sees_a_party_removes_sessions_and_closes_it(village: Village) -> None:
     (node,) = await village.build(1)
     a, b = await village.member(node, 1, 7), await village.member(node, 2, 7)
-    second = Guest(node.target, 2, session=999, party=7)
-    village.guests.append(second)
+    second = PresenceClient(node.target, 2, session=999, party=7)
+    village.presence_clients.append(second)
     second.auto = True
     await second.join()
     await second.welcomed()

@@ -4,8 +4,8 @@ import asyncio
 
 import grpc
 
-from tests.conformance.presence.conftest import House
-from tests.conformance.presence.kit import Guest, Node, kinds, listed, until
+from tests.conformance.presence.conftest import NodeSetup
+from tests.conformance.presence.kit import Node, PresenceClient, kinds, listed, until
 from waystation.presence.model import Flags, MessageType, SessionKey, Status
 from waystation.presence.session.session import Session, State
 
@@ -13,36 +13,36 @@ ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, M
 Code = grpc.StatusCode
 
 
-def session_of(node: Node, guest: Guest) -> Session:
-    key = SessionKey(guest.party, guest.client, guest.session)  # pyright: ignore[reportArgumentType]
+def session_of(node: Node, presence_client: PresenceClient) -> Session:
+    key = SessionKey(presence_client.party, presence_client.client, presence_client.session)  # pyright: ignore[reportArgumentType]
     return node.server.broker.registry.sessions[key]
 
 
-async def cut(node: Node, guest: Guest) -> None:
-    session = session_of(node, guest)
-    await guest.cut()
+async def cut(node: Node, presence_client: PresenceClient) -> None:
+    session = session_of(node, presence_client)
+    await presence_client.cut()
     await until(lambda: session.state is State.DETACHED)
 
 
-async def test_a_lost_stream_is_not_announced(house: House) -> None:
+async def test_a_lost_stream_is_not_announced(node_setup: NodeSetup) -> None:
     """P-065"""
-    node = await house.node()
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
 
     await cut(node, b)
     await a.expect_nothing()
-    c = house.guest(node, 3)
+    c = node_setup.presence_client(node, 3)
     await c.join()
     _, welcome = await c.get_many(2)
 
     assert listed(welcome) == [(1, [a.session]), (2, [b.session])]
 
 
-async def test_a_half_close_without_a_leave_detaches_the_session(house: House) -> None:
+async def test_a_half_close_without_a_leave_detaches_the_session(node_setup: NodeSetup) -> None:
     """P-066"""
-    node = await house.node()
-    a, b = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
     session = session_of(node, b)
 
@@ -53,9 +53,9 @@ async def test_a_half_close_without_a_leave_detaches_the_session(house: House) -
     await a.expect_nothing()
 
 
-async def test_a_leave_followed_by_half_a_close_is_acknowledged(house: House) -> None:
-    node = await house.node()
-    a = await house.member(node, 1)
+async def test_a_leave_followed_by_half_a_close_is_acknowledged(node_setup: NodeSetup) -> None:
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
 
     await a.leave()
     await a.call.done_writing()
@@ -65,13 +65,15 @@ async def test_a_leave_followed_by_half_a_close_is_acknowledged(house: House) ->
     assert not node.broker.registry.sessions
 
 
-async def test_a_resumed_session_gets_what_it_missed_between_two_lists(house: House) -> None:
+async def test_a_resumed_session_gets_what_it_missed_between_two_lists(
+    node_setup: NodeSetup,
+) -> None:
     """P-067"""
-    node = await house.node()
-    a, b = await house.member(node, 1), await house.member(node, 2, auto=True)
+    node = await node_setup.node()
+    a, b = await node_setup.member(node, 1), await node_setup.member(node, 2, auto=True)
     first = await a.expect_kind(JOIN)
     await cut(node, a)
-    c = await house.member(node, 3, auto=True)
+    c = await node_setup.member(node, 3, auto=True)
     await b.leave()
     await b.status()
 
@@ -90,14 +92,14 @@ async def test_a_resumed_session_gets_what_it_missed_between_two_lists(house: Ho
     assert snapshot.party_seq == closing.party_seq == 4
     told = [one for one in c.seen if one.message_type in (JOIN, LEAVE)]
     assert kinds(told) == ["LEAVE"]
-    d = await house.member(node, 4)
+    d = await node_setup.member(node, 4)
     assert (await a.expect_kind(JOIN)).client_id == d.client
 
 
-async def test_nothing_missed_needs_no_closing_list(house: House) -> None:
+async def test_nothing_missed_needs_no_closing_list(node_setup: NodeSetup) -> None:
     """P-067 P-077 P-078"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
     for _ in range(3):
         await until(lambda: not session_of(node, a).delivery.inflight)
         await cut(node, a)
@@ -108,11 +110,11 @@ async def test_nothing_missed_needs_no_closing_list(house: House) -> None:
         await a.ack(welcome.message_id)
 
 
-async def test_a_resume_may_acknowledge(house: House) -> None:
+async def test_a_resume_may_acknowledge(node_setup: NodeSetup) -> None:
     """P-070"""
-    node = await house.node()
-    a = await house.member(node, 1)
-    others = [await house.member(node, client) for client in (2, 3, 4)]
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
+    others = [await node_setup.member(node, client) for client in (2, 3, 4)]
     told = await a.get_many(3)
     await cut(node, a)
 
@@ -125,12 +127,12 @@ async def test_a_resume_may_acknowledge(house: House) -> None:
     assert len(others) == 3
 
 
-async def test_an_active_session_is_not_taken_over_without_a_token(house: House) -> None:
+async def test_an_active_session_is_not_taken_over_without_a_token(node_setup: NodeSetup) -> None:
     """P-071 P-072 P-073"""
-    node = await house.node()
-    a, witness = await house.member(node, 1), await house.member(node, 2)
+    node = await node_setup.node()
+    a, witness = await node_setup.member(node, 1), await node_setup.member(node, 2)
     await a.expect_kind(JOIN)
-    thief = house.guest(node, 1, a.session)
+    thief = node_setup.presence_client(node, 1, a.session)
 
     await thief.join()
     await thief.expect_end(Status.SESSION_ID_IN_USE, Code.ALREADY_EXISTS)
@@ -139,7 +141,7 @@ async def test_an_active_session_is_not_taken_over_without_a_token(house: House)
     await a.ping()
     await a.expect_kind(ACK)
 
-    heir = house.guest(node, 1, a.session)
+    heir = node_setup.presence_client(node, 1, a.session)
     await heir.join(resume_token=a.token)
     ack = await heir.expect_kind(ACK)
     assert ack.status_code == Status.SESSION_RESUMED
@@ -147,14 +149,14 @@ async def test_an_active_session_is_not_taken_over_without_a_token(house: House)
     await witness.expect_nothing()
 
 
-async def test_a_wrong_token_changes_nothing(house: House) -> None:
+async def test_a_wrong_token_changes_nothing(node_setup: NodeSetup) -> None:
     """P-073: neither the deadline nor the right token."""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
     await cut(node, a)
     session = session_of(node, a)
     deadline, fence = session.deadline(), session.fence
-    wrong = house.guest(node, 1, a.session)
+    wrong = node_setup.presence_client(node, 1, a.session)
 
     await wrong.join(resume_token=b"wrong")
     await wrong.expect_end(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
@@ -164,10 +166,10 @@ async def test_a_wrong_token_changes_nothing(house: House) -> None:
     assert (await a.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
-async def test_the_previous_token_is_valid_after_a_lost_ack(house: House) -> None:
+async def test_the_previous_token_is_valid_after_a_lost_ack(node_setup: NodeSetup) -> None:
     """P-074: within its grace."""
-    node = await house.node(resume_token_grace_s=30.0)
-    a = await house.member(node, 1)
+    node = await node_setup.node(resume_token_grace_s=30.0)
+    a = await node_setup.member(node, 1)
     before = a.token
     await cut(node, a)
     await a.resume()
@@ -179,10 +181,10 @@ async def test_the_previous_token_is_valid_after_a_lost_ack(house: House) -> Non
     assert (await a.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
-async def test_the_previous_token_expires(house: House) -> None:
+async def test_the_previous_token_expires(node_setup: NodeSetup) -> None:
     """P-074: after its grace."""
-    node = await house.node(resume_token_grace_s=0.01)
-    a = await house.member(node, 1)
+    node = await node_setup.node(resume_token_grace_s=0.01)
+    a = await node_setup.member(node, 1)
     before = a.token
     await cut(node, a)
     await a.resume()
@@ -195,10 +197,10 @@ async def test_the_previous_token_expires(house: House) -> None:
     await a.expect_end(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
 
 
-async def test_resume_only_creates_nothing(house: House) -> None:
+async def test_resume_only_creates_nothing(node_setup: NodeSetup) -> None:
     """P-075"""
-    node = await house.node()
-    a = house.guest(node, 1)
+    node = await node_setup.node()
+    a = node_setup.presence_client(node, 1)
 
     await a.join(flags=Flags.RESUME_ONLY)
 
@@ -207,9 +209,9 @@ async def test_resume_only_creates_nothing(house: House) -> None:
     assert not node.broker.registry.parties
 
 
-async def test_open_deployments_may_ask_for_the_token(house: House) -> None:
-    node = await house.node(resume_requires_token=True)
-    a = await house.member(node, 1)
+async def test_open_deployments_may_ask_for_the_token(node_setup: NodeSetup) -> None:
+    node = await node_setup.node(resume_requires_token=True)
+    a = await node_setup.member(node, 1)
     token = a.token
     await cut(node, a)
 
@@ -220,12 +222,12 @@ async def test_open_deployments_may_ask_for_the_token(house: House) -> None:
     assert (await a.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
-async def test_a_client_may_reconnect_before_its_loss_is_noticed(house: House) -> None:
+async def test_a_client_may_reconnect_before_its_loss_is_noticed(node_setup: NodeSetup) -> None:
     """P-079"""
-    node = await house.node()
-    a = await house.member(node, 1)
+    node = await node_setup.node()
+    a = await node_setup.member(node, 1)
     token = a.token
-    back = house.guest(node, 1, a.session)
+    back = node_setup.presence_client(node, 1, a.session)
 
     await back.join(extended=False)
     await back.expect_end(Status.SESSION_ID_IN_USE, Code.ALREADY_EXISTS)
@@ -233,18 +235,18 @@ async def test_a_client_may_reconnect_before_its_loss_is_noticed(house: House) -
     assert (await back.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
     await a.expect_end(Status.TAKEN_OVER, Code.ABORTED)
     await cut(node, back)
-    old = house.guest(node, 1, a.session)
+    old = node_setup.presence_client(node, 1, a.session)
     await old.join(extended=False)
 
     assert (await old.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
-async def test_a_hundred_cut_and_resumed_at_once(house: House) -> None:
+async def test_a_hundred_cut_and_resumed_at_once(node_setup: NodeSetup) -> None:
     """P-080, a tenth of it over sockets; a thousand in tests/unit."""
-    node = await house.node(join_burst=1000)
-    watcher = await house.member(node, 9999, auto=True)  # else it is told again after 5 s
+    node = await node_setup.node(join_burst=1000)
+    watcher = await node_setup.member(node, 9999, auto=True)  # else it is told again after 5 s
     channel = grpc.aio.insecure_channel(node.target)
-    crowd = [house.guest(node, client) for client in range(1, 101)]
+    crowd = [node_setup.presence_client(node, client) for client in range(1, 101)]
     for one in crowd:
         await one.join(channel=channel)
         await one.get_many(2)
@@ -264,16 +266,16 @@ async def test_a_hundred_cut_and_resumed_at_once(house: House) -> None:
     await watcher.expect_nothing()
     assert len(registry.wheel) <= timers + 100
     for one in crowd:
-        await one.gone()
+        await one.disconnect()
     await again.close()
 
 
-async def test_those_who_asked_are_told_who_lost_the_stream(house: House) -> None:
+async def test_those_who_asked_are_told_who_lost_the_stream(node_setup: NodeSetup) -> None:
     """P-081: the times are in tests/unit."""
-    node = await house.node(update_after_s=0.2, tick_s=0.02)
-    a = await house.member(node, 1, flags=Flags.WANT_UPDATES)
-    plain = await house.member(node, 2)
-    b = await house.member(node, 3)
+    node = await node_setup.node(update_after_s=0.2, tick_s=0.02)
+    a = await node_setup.member(node, 1, flags=Flags.WANT_UPDATES)
+    plain = await node_setup.member(node, 2)
+    b = await node_setup.member(node, 3)
     await a.get_many(2)
     await plain.expect_kind(JOIN)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from tests.conformance.presence.conftest import House
-from tests.conformance.presence.kit import Guest, answered, kinds, left, listed, until
+from tests.conformance.presence.conftest import NodeSetup
+from tests.conformance.presence.kit import PresenceClient, answered, kinds, left, listed, until
 from waystation.presence.model import MessageType, Status
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
@@ -25,7 +25,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def gone(watcher: Guest, client: int) -> ClientMessage:
+async def gone(watcher: PresenceClient, client: int) -> ClientMessage:
     """When the watcher has heard that the client left."""
     await until(
         lambda: any(m.client_id == client and m.message_type == LEAVE for m in watcher.seen)
@@ -34,30 +34,30 @@ async def gone(watcher: Guest, client: int) -> ClientMessage:
 
 
 async def keep_pinging(
-    guest: Guest, every_s: float, enough: Callable[[], bool] = lambda: False
+    presence_client: PresenceClient, every_s: float, enough: Callable[[], bool] = lambda: False
 ) -> None:
     while not enough():
-        await guest.ping()
+        await presence_client.ping()
         await asyncio.sleep(every_s)
 
 
-async def test_silent_sessions_time_out_and_active_ones_stay(house: House) -> None:
+async def test_silent_sessions_time_out_and_active_ones_stay(node_setup: NodeSetup) -> None:
     """P-053 P-054 P-055 P-057 P-058 P-059 P-068 P-069, on one clock."""
-    node = await house.node(**QUICK)
-    watcher = await house.member(node, 1, auto=True)
+    node = await node_setup.node(**QUICK)
+    watcher = await node_setup.member(node, 1, auto=True)
     wishes = {100: 500, 1500: 1500, 10**6: 600_000}
     for number, (wish, given) in enumerate(wishes.items()):
-        guest = house.guest(node, 50 + number)
-        await guest.join(session_ttl_ms=wish)
-        assert (await guest.expect_kind(ACK)).session_ttl_ms == given
-        await guest.leave()
-    speaker = await house.member(node, 2, auto=True, session_ttl_ms=1500)
+        presence_client = node_setup.presence_client(node, 50 + number)
+        await presence_client.join(session_ttl_ms=wish)
+        assert (await presence_client.expect_kind(ACK)).session_ttl_ms == given
+        await presence_client.leave()
+    speaker = await node_setup.member(node, 2, auto=True, session_ttl_ms=1500)
     pinging = asyncio.create_task(keep_pinging(speaker, 0.3))
-    acker = await house.member(node, 3, auto=True, session_ttl_ms=3000)
-    in_time = await house.member(node, 6, auto=True, session_ttl_ms=10_000)
+    acker = await node_setup.member(node, 3, auto=True, session_ttl_ms=3000)
+    in_time = await node_setup.member(node, 6, auto=True, session_ttl_ms=10_000)
     began = now()
-    silent = await house.member(node, 4, session_ttl_ms=1500)
-    wrong = await house.member(node, 5, session_ttl_ms=1500)
+    silent = await node_setup.member(node, 4, session_ttl_ms=1500)
+    wrong = await node_setup.member(node, 5, session_ttl_ms=1500)
     await in_time.cut()
     for _ in range(4):  # errors are no sign of life
         await wrong.say(PING, timestamp=1)
@@ -71,7 +71,7 @@ async def test_silent_sessions_time_out_and_active_ones_stay(house: House) -> No
     assert end.status_code == Status.CLIENT_TIMEOUT
     assert await silent.status() is Code.DEADLINE_EXCEEDED
     assert (await gone(watcher, 5)).status_code == Status.CLIENT_TIMEOUT
-    lost = await house.member(node, 7, auto=True, session_ttl_ms=1500)
+    lost = await node_setup.member(node, 7, auto=True, session_ttl_ms=1500)
     await asyncio.sleep(0.5)
     await lost.cut()
     cut = now()
@@ -90,24 +90,24 @@ async def test_silent_sessions_time_out_and_active_ones_stay(house: House) -> No
     await watcher.leave()
 
 
-async def test_unacknowledged_messages_are_sent_again_until_dropped(house: House) -> None:
+async def test_unacknowledged_messages_are_sent_again_until_dropped(node_setup: NodeSetup) -> None:
     """P-043 P-044 P-045 P-052 P-056: the ladder of a TTL of 4 s is a thirtieth of the default's."""
-    node = await house.node(**QUICK)
-    watcher = await house.member(node, 1, auto=True)
-    never = await house.member(node, 2, session_ttl_ms=4000)
-    later = await house.member(node, 3, session_ttl_ms=4000)
+    node = await node_setup.node(**QUICK)
+    watcher = await node_setup.member(node, 1, auto=True)
+    never = await node_setup.member(node, 2, session_ttl_ms=4000)
+    later = await node_setup.member(node, 3, session_ttl_ms=4000)
     (first,) = await never.get_many(1)
     await never.ack(first.message_id)  # of `later`
 
-    def deliveries(guest: Guest) -> list[ClientMessage]:
-        return [m for m in guest.seen if m.message_type == JOIN and m.client_id == 4]
+    def deliveries(presence_client: PresenceClient) -> list[ClientMessage]:
+        return [m for m in presence_client.seen if m.message_type == JOIN and m.client_id == 4]
 
-    # Who writes when the call ends may not get to read its last message (see `Guest.hush`).
+    # A client that writes when the call ends may lose the status (see `PresenceClient.stop_acks`).
     pings = [
         asyncio.create_task(keep_pinging(never, 0.4, lambda: len(deliveries(never)) >= 5)),
         asyncio.create_task(keep_pinging(later, 0.4)),
     ]
-    await house.member(node, 4, auto=True)
+    await node_setup.member(node, 4, auto=True)
     sent = now()
     await until(lambda: len(deliveries(later)) == 3)
     await later.ack(deliveries(later)[0].message_id)
@@ -143,13 +143,15 @@ async def test_unacknowledged_messages_are_sent_again_until_dropped(house: House
     )
 
 
-async def test_a_retry_round_with_outdated_messages_is_followed_by_a_resync(house: House) -> None:
+async def test_a_retry_round_with_outdated_messages_is_followed_by_a_resync(
+    node_setup: NodeSetup,
+) -> None:
     """P-046: JOIN of X, LEAVE of X, JOIN of Y, of which the middle one is acknowledged."""
-    node = await house.node(**QUICK)
-    naive = await house.member(node, 1, session_ttl_ms=12_000)
-    x = await house.member(node, 8, auto=True)
+    node = await node_setup.node(**QUICK)
+    naive = await node_setup.member(node, 1, session_ttl_ms=12_000)
+    x = await node_setup.member(node, 8, auto=True)
     await x.leave()
-    y = await house.member(node, 9, auto=True)
+    y = await node_setup.member(node, 9, auto=True)
     joined, parted, other = await naive.get_many(3)
     await naive.ack(parted.message_id)
     repeated = await naive.get_many(3)
@@ -160,23 +162,27 @@ async def test_a_retry_round_with_outdated_messages_is_followed_by_a_resync(hous
     assert listed(repeated[2]) == [(9, [y.session])]
 
 
-async def test_all_clients_receive_one_sequence(house: House) -> None:
+async def test_all_clients_receive_one_sequence(node_setup: NodeSetup) -> None:
     """P-013 P-048 P-051: ten who watch others come and go; one of them never acknowledges."""
-    node = await house.node(**QUICK, join_rate_per_min=1e6, join_burst=1000)
+    node = await node_setup.node(**QUICK, join_rate_per_min=1e6, join_burst=1000)
     channel = grpc.aio.insecure_channel(node.target)
-    watchers = [await house.member(node, client, auto=client > 1) for client in range(1, 11)]
+    watchers = [await node_setup.member(node, client, auto=client > 1) for client in range(1, 11)]
     for client in range(100, 150):
-        visitor = await house.member(node, client, auto=True, channel=channel)
+        visitor = await node_setup.member(node, client, auto=True, channel=channel)
         if client % 5:
             await left(visitor)
 
-    def told(guest: Guest) -> list[tuple[int, int]]:
-        rows = [(m.party_seq, m.message_id) for m in guest.seen if m.message_type in (JOIN, LEAVE)]
+    def told(presence_client: PresenceClient) -> list[tuple[int, int]]:
+        rows = [
+            (m.party_seq, m.message_id)
+            for m in presence_client.seen
+            if m.message_type in (JOIN, LEAVE)
+        ]
         return sorted(set(rows))
 
     await until(lambda: all(told(one) and told(one)[-1][0] == 100 for one in watchers))
     sequence = told(watchers[0])
-    last = house.guest(node, 200)
+    last = node_setup.presence_client(node, 200)
     await last.join(channel=channel)
     _, welcome = await last.get_many(2)
 
@@ -186,23 +192,25 @@ async def test_all_clients_receive_one_sequence(house: House) -> None:
         own = [row for row in told(watcher) if row[0] <= 100]
         assert own == sequence[-len(own) :]
     assert [client for client, _ in listed(welcome)] == [*range(1, 11), *range(100, 150, 5)]
-    for guest in house.guests:
-        await guest.gone()
+    for presence_client in node_setup.presence_clients:
+        await presence_client.disconnect()
     await channel.close()
 
 
-async def test_a_session_detached_for_longer_than_the_log_gets_a_resync(house: House) -> None:
+async def test_a_session_detached_for_longer_than_the_log_gets_a_resync(
+    node_setup: NodeSetup,
+) -> None:
     """P-076: of 40 events the log keeps 32, and the LIST tells the truth."""
-    node = await house.node(**QUICK, party_log=32, max_lag=31, join_burst=1000)
-    away = await house.member(node, 1, auto=True)
+    node = await node_setup.node(**QUICK, party_log=32, max_lag=31, join_burst=1000)
+    away = await node_setup.member(node, 1, auto=True)
     await away.cut()
     registry = node.broker.registry
     await until(lambda: registry.numbers()["detached"] == 1)
     channel = grpc.aio.insecure_channel(node.target)
     for _ in range(20):
-        visitor = await house.member(node, 2, auto=True, channel=channel)
+        visitor = await node_setup.member(node, 2, auto=True, channel=channel)
         await left(visitor)
-    stayer = await house.member(node, 3, auto=True)
+    stayer = await node_setup.member(node, 3, auto=True)
     await away.resume()
     resumed, resync = await away.get_many(2)
 
@@ -210,6 +218,6 @@ async def test_a_session_detached_for_longer_than_the_log_gets_a_resync(house: H
     assert (resync.message_type, resync.status_code) == (LIST, Status.LIST_RESYNC)
     assert listed(resync) == [(3, [stayer.session])]
     await away.expect_nothing()
-    for guest in house.guests:
-        await guest.gone()
+    for presence_client in node_setup.presence_clients:
+        await presence_client.disconnect()
     await channel.close()

@@ -76,13 +76,13 @@ class PartyLoad:
         number = STAYING
         while True:
             number += 1
-            visitor = member_of(self._address, number)
+            client_session = member_of(self._address, number)
             with suppress(WaystationError):
-                async with visitor:
-                    await visitor.joined(10)
+                async with client_session:
+                    await client_session.joined(10)
                     await asyncio.sleep(self._chance.uniform(0.02, 0.3))
                     began = time.monotonic()
-                    await visitor.leave()
+                    await client_session.leave()
                     if time.monotonic() - began < LEAVE_S - 0.5:
                         self._went.add(number)
 

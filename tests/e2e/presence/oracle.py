@@ -1,9 +1,9 @@
-"""What a crowd of clients must have seen, from what they said and heard alone.
+"""What clients must have received, computed from their sent and received messages alone.
 
-The oracle knows nothing of the broker's inside. Each party has a *watcher*, a session that stays to
-the end: the messages that it heard, without repetitions, are the history of its party, and
-everybody else's must be a piece of it. `check` returns every violation as a sentence, and begins
-it with the letter of the rule that is broken (§18.9 of the specification of presence):
+Each party has a *watcher*, a session that stays to the end: the messages that it received, without
+repetitions, are the history of its party, and those of other sessions must be a part of it. `check`
+returns every violation as a sentence that begins with the letter of the broken rule (§18.9 of the
+specification of presence):
 
 a order, b ghosts and holes, c completeness, d reasons, e silence, f timing, g answers, h ids,
 i timestamps.
@@ -26,7 +26,7 @@ RESUME_ONLY = 1
 ROUNDING_MS = 5  # two readings of one clock
 
 
-class Word(msgspec.Struct):
+class StreamMessage(msgspec.Struct):
     """One message on one stream of a session, and when (wall time)."""
 
     at_ms: int
@@ -34,18 +34,18 @@ class Word(msgspec.Struct):
     message: ClientMessage
 
 
-class Life(msgspec.Struct, kw_only=True):
-    """Everything that one session has said and heard."""
+class SessionRecord(msgspec.Struct, kw_only=True):
+    """All messages that one session has sent and received."""
 
     party: int
     client: int
     session: int
     watches: bool = False
-    said: list[Word] = []
-    heard: list[Word] = []
+    said: list[StreamMessage] = []
+    heard: list[StreamMessage] = []
     cut: set[int] = set()  # streams that we, or a kill, ended: answers may be missing there
-    stalls: bool = False  # it has stopped to acknowledge for good
-    silent_since_ms: int | None = None  # it says nothing more, on purpose
+    stalls: bool = False  # it acknowledges nothing more
+    silent_since_ms: int | None = None  # it sends nothing more, on purpose
     gone: bool = False  # it is not in the party at the end, and knows it
 
     @property
@@ -63,93 +63,97 @@ class Oracle:
     ) -> None:
         """`late_ms` is what a busy machine may add to a timeout; after restarts of the broker
         sessions have more time, so then only early ends are mistakes. Where nodes are killed and
-        others go on, whoever stays away may be told to have been lost with its node."""
+        others go on, a session that stays away may be reported as lost with its node."""
         self._ttl_ms = ttl_ms
         self._late_ms = late_ms
         self._restarts = restarts
         self._silent = {pb.CLIENT_TIMEOUT, pb.NODE_LOST} if nodes_lost else {pb.CLIENT_TIMEOUT}
 
-    def check(self, lives: Sequence[Life]) -> list[str]:
-        parties: dict[int, list[Life]] = defaultdict(list)
-        for life in lives:
-            parties[life.party].append(life)
+    def check(self, records: Sequence[SessionRecord]) -> list[str]:
+        parties: dict[int, list[SessionRecord]] = defaultdict(list)
+        for record in records:
+            parties[record.party].append(record)
         found: list[str] = []
         for party, members in parties.items():
-            watchers = [life for life in members if life.watches]
+            watchers = [record for record in members if record.watches]
             assert len(watchers) == 1, f"party {party} needs one watcher"
             found += self._check_party(watchers[0], members)
         return found
 
-    def _check_party(self, watcher: Life, lives: Sequence[Life]) -> Iterable[str]:
+    def _check_party(
+        self, watcher: SessionRecord, records: Sequence[SessionRecord]
+    ) -> Iterable[str]:
         history = _history(watcher)
         yield from _check_history(history)
         by_id = {message.message_id: message for message in history.values()}
         truth = _memberships(watcher, history)
-        for life in lives:
-            yield from _check_contents(life, history, by_id)
-            yield from _check_order(life, history)
-            yield from _check_lists(life, truth)
-            yield from _check_view(life, history, truth)
-            yield from check_answers(life)
-            yield from self._check_life(life, history)
+        for record in records:
+            yield from _check_contents(record, history, by_id)
+            yield from _check_order(record, history)
+            yield from _check_lists(record, truth)
+            yield from _check_view(record, history, truth)
+            yield from check_answers(record)
+            yield from self._check_life(record, history)
 
-    def _check_life(self, life: Life, history: dict[int, ClientMessage]) -> Iterable[str]:
+    def _check_life(
+        self, record: SessionRecord, history: dict[int, ClientMessage]
+    ) -> Iterable[str]:
         """Rules c, d, e and f: what the party saw of one session."""
-        if life.watches:
+        if record.watches:
             return
-        mine = [one for one in history.values() if (one.client_id, one.session_id) == life.member]
+        mine = [one for one in history.values() if (one.client_id, one.session_id) == record.member]
         joins = [one for one in mine if one.message_type == pb.JOIN]
         leaves = [one for one in mine if one.message_type == pb.LEAVE]
-        created = _accepted_joins(life)
+        created = _accepted_joins(record)
         # A JOIN that took effect and was never answered, because its node died, makes a session
         # that its client may find ended (5: DETACHED, deadline, EXPIRED) when it comes back at
         # last: the id then names a new session, which is announced again (5, after the table).
-        unknown = _unanswered_joins(life) if self._restarts else 0
+        unknown = _unanswered_joins(record) if self._restarts else 0
         if created and not 1 <= len(joins) <= 1 + unknown:
-            yield f"c {life.name}: its JOIN was announced {len(joins)} times"
+            yield f"c {record.name}: its JOIN was announced {len(joins)} times"
         if len(leaves) > max(1, len(joins)):
-            yield f"e {life.name}: left {len(leaves)} times"
-        if life.gone and created and not leaves:
-            yield f"c {life.name}: nobody was told that it left"
-        if not life.gone and len(leaves) >= max(1, len(joins)):
-            yield f"e {life.name}: is said to have left, and had not"
+            yield f"e {record.name}: left {len(leaves)} times"
+        if record.gone and created and not leaves:
+            yield f"c {record.name}: nobody was told that it left"
+        if not record.gone and len(leaves) >= max(1, len(joins)):
+            yield f"e {record.name}: is said to have left, and had not"
         for leave in leaves:
-            yield from self._check_leave(life, leave)
+            yield from self._check_leave(record, leave)
 
-    def _check_leave(self, life: Life, leave: ClientMessage) -> Iterable[str]:
-        said_leave = [word for word in life.said if word.message.message_type == pb.LEAVE]
+    def _check_leave(self, record: SessionRecord, leave: ClientMessage) -> Iterable[str]:
+        said_leave = [word for word in record.said if word.message.message_type == pb.LEAVE]
         code = leave.status_code
         if code == pb.OK:
             if not said_leave:
-                yield f"d {life.name}: left with OK and never said so"
+                yield f"d {record.name}: left with OK and never said so"
             return
         if code == pb.ACK_TIMEOUT:
             # Ack progress, or a resume, begins a whole TTL (8.1); an answered PING does not (5).
-            began = _last_progress_ms(life, leave.timestamp, fresh_ms=self._ttl_ms * 3 // 4)
+            began = _last_progress_ms(record, leave.timestamp, fresh_ms=self._ttl_ms * 3 // 4)
             if began is not None and leave.timestamp < began + self._ttl_ms - ROUNDING_MS:
                 yield (
-                    f"d {life.name}: left with ACK_TIMEOUT {leave.timestamp - began} ms after it"
-                    f" acknowledged {_last_words(life, leave.timestamp)}"
+                    f"d {record.name}: left with ACK_TIMEOUT {leave.timestamp - began} ms after it"
+                    f" acknowledged {_last_words(record, leave.timestamp)}"
                 )
             return
         if code not in self._silent:
-            yield f"d {life.name}: left with code {code}"
+            yield f"d {record.name}: left with code {code}"
             return
-        spoke = _last_confirmed_ms(life, before_ms=leave.timestamp)
+        spoke = _last_confirmed_ms(record, before_ms=leave.timestamp)
         if spoke is not None and leave.timestamp < spoke + self._ttl_ms - ROUNDING_MS:
             early = spoke + self._ttl_ms - leave.timestamp
-            yield f"f {life.name}: timed out {early} ms early"
-        silent = life.silent_since_ms
+            yield f"f {record.name}: timed out {early} ms early"
+        silent = record.silent_since_ms
         if silent is not None and not self._restarts:
             late = leave.timestamp - silent - self._ttl_ms
             if late > self._late_ms:
-                yield f"f {life.name}: timed out {late} ms late"
+                yield f"f {record.name}: timed out {late} ms late"
 
 
-def _last_words(life: Life, before_ms: int) -> str:
-    """What was said and heard before that time, for whoever looks for the reason."""
+def _last_words(record: SessionRecord, before_ms: int) -> str:
+    """The messages before that time, for error messages."""
 
-    def told(words: Sequence[Word], mark: str) -> list[tuple[int, str]]:
+    def told(words: Sequence[StreamMessage], mark: str) -> list[tuple[int, str]]:
         rows: list[tuple[int, str]] = []
         for word in words:
             message = word.message
@@ -159,12 +163,12 @@ def _last_words(life: Life, before_ms: int) -> str:
             rows.append((word.at_ms, f"{word.at_ms - before_ms:+d} {row}{again} acks {ids}"))
         return rows
 
-    rows = sorted([*told(life.said, "said on "), *told(life.heard, "heard on ")])
+    rows = sorted([*told(record.said, "said on "), *told(record.heard, "heard on ")])
     near = [row for at_ms, row in rows if at_ms < before_ms + 2000]
-    return "\n    ".join([f"(stalls: {life.stalls})", *near[-30:]])
+    return "\n    ".join([f"(stalls: {record.stalls})", *near[-30:]])
 
 
-def _history(watcher: Life) -> dict[int, ClientMessage]:
+def _history(watcher: SessionRecord) -> dict[int, ClientMessage]:
     """`party_seq` -> the first time that the watcher heard it."""
     history: dict[int, ClientMessage] = {}
     for word in watcher.heard:
@@ -184,7 +188,9 @@ def _check_history(history: dict[int, ClientMessage]) -> Iterable[str]:
             yield f"i timestamps go back from {before} to {after}"
 
 
-def _memberships(watcher: Life, history: dict[int, ClientMessage]) -> dict[int, set[Member]]:
+def _memberships(
+    watcher: SessionRecord, history: dict[int, ClientMessage]
+) -> dict[int, set[Member]]:
     """Who is in the party, the watcher included, after each message that the watcher knows of."""
     first = next((w.message for w in watcher.heard if w.message.message_type == pb.LIST), None)
     if first is None:
@@ -208,22 +214,22 @@ def _listed(message: ClientMessage) -> set[Member]:
 
 
 def _check_contents(
-    life: Life, history: dict[int, ClientMessage], by_id: dict[int, ClientMessage]
+    record: SessionRecord, history: dict[int, ClientMessage], by_id: dict[int, ClientMessage]
 ) -> Iterable[str]:
     """Rules a and h: one message is the same for all, and comes from this party."""
-    for word in life.heard:
+    for word in record.heard:
         message = word.message
         if message.message_type not in PARTY_KINDS:
             continue
         known = history.get(message.party_seq)
         if known is None or by_id.get(message.message_id) is None:
-            yield f"a {life.name}: heard {message.party_seq}, which the watcher never did"
+            yield f"a {record.name}: heard {message.party_seq}, which the watcher never did"
         elif _content(known) != _content(message):
-            yield f"h {life.name}: {message.party_seq} has two contents"
-        if (message.client_id, message.session_id) == life.member:
-            yield f"a {life.name}: was told of itself"
-        if message.party_id != life.party:
-            yield f"a {life.name}: heard of party {message.party_id}"
+            yield f"h {record.name}: {message.party_seq} has two contents"
+        if (message.client_id, message.session_id) == record.member:
+            yield f"a {record.name}: was told of itself"
+        if message.party_id != record.party:
+            yield f"a {record.name}: heard of party {message.party_id}"
 
 
 def _content(message: ClientMessage) -> tuple[int, ...]:
@@ -237,13 +243,13 @@ def _content(message: ClientMessage) -> tuple[int, ...]:
     )
 
 
-def _check_order(life: Life, history: dict[int, ClientMessage]) -> Iterable[str]:
+def _check_order(record: SessionRecord, history: dict[int, ClientMessage]) -> Iterable[str]:
     """Rule a: what lies below the first LIST of a stream is delivered again, ascending; above it,
     first deliveries ascend without holes, except behind a LIST_RESYNC."""
     floor: dict[int, int] = {}
     again: dict[int, int] = {}
     position: dict[int, int] = {}
-    for word in life.heard:
+    for word in record.heard:
         message, stream = word.message, word.stream
         seq = message.party_seq
         if message.message_type == pb.LIST:
@@ -254,117 +260,118 @@ def _check_order(life: Life, history: dict[int, ClientMessage]) -> Iterable[str]
         if message.message_type not in PARTY_KINDS or message.delivery_attempt:
             continue
         if stream not in floor:
-            yield f"a {life.name}: heard {seq} before its LIST"
+            yield f"a {record.name}: heard {seq} before its LIST"
             continue
         if seq <= floor[stream]:
             if seq <= again.get(stream, 0):
-                yield f"a {life.name}: {seq} was delivered again after {again[stream]}"
+                yield f"a {record.name}: {seq} was delivered again after {again[stream]}"
             again[stream] = seq
             continue
         for missing in range(position[stream] + 1, seq):
             skipped = history.get(missing)
-            if skipped is None or (skipped.client_id, skipped.session_id) != life.member:
-                yield f"a {life.name}: {missing} is missing before {seq}"
+            if skipped is None or (skipped.client_id, skipped.session_id) != record.member:
+                yield f"a {record.name}: {missing} is missing before {seq}"
         if seq <= position[stream]:
-            yield f"a {life.name}: {seq} comes after {position[stream]}"
+            yield f"a {record.name}: {seq} comes after {position[stream]}"
         position[stream] = max(position[stream], seq)
 
 
-def _check_lists(life: Life, truth: dict[int, set[Member]]) -> Iterable[str]:
+def _check_lists(record: SessionRecord, truth: dict[int, set[Member]]) -> Iterable[str]:
     """Rule b: a LIST is the membership at its position, without whom it is for."""
-    for word in life.heard:
+    for word in record.heard:
         if word.message.message_type == pb.LIST and word.message.party_seq in truth:
-            expected = truth[word.message.party_seq] - {life.member}
+            expected = truth[word.message.party_seq] - {record.member}
             if _listed(word.message) != expected:
-                yield f"b {life.name}: the LIST at {word.message.party_seq} is wrong"
+                yield f"b {record.name}: the LIST at {word.message.party_seq} is wrong"
 
 
 def _check_view(
-    life: Life, history: dict[int, ClientMessage], truth: dict[int, set[Member]]
+    record: SessionRecord, history: dict[int, ClientMessage], truth: dict[int, set[Member]]
 ) -> Iterable[str]:
     """Rule b at rest: who is still there knows who is there, also if it is simple-minded."""
-    if life.gone or not history or life.silent_since_ms is not None or life.stalls:
+    if record.gone or not history or record.silent_since_ms is not None or record.stalls:
         return
     naive: set[Member] = set()
     # What an older stream still says once a newer one has begun is history.
-    for word in sorted(life.heard, key=lambda word: word.stream):
+    for word in sorted(record.heard, key=lambda word: word.stream):
         message = word.message
         if message.message_type == pb.LIST:
             naive = _listed(message)
         elif message.message_type in PARTY_KINDS:
             member = (message.client_id, message.session_id)
             (naive.add if message.message_type == pb.JOIN else naive.discard)(member)
-    expected = truth[max(truth)] - {life.member}
+    expected = truth[max(truth)] - {record.member}
     for ghost in naive - expected:
-        yield f"b {life.name}: still sees {ghost}"
+        yield f"b {record.name}: still sees {ghost}"
     for hole in expected - naive:
-        yield f"b {life.name}: does not see {hole}"
+        yield f"b {record.name}: does not see {hole}"
 
 
-def check_answers(life: Life) -> Iterable[str]:
+def check_answers(record: SessionRecord) -> Iterable[str]:
     """Rule g: on streams that were not cut, everything but an ACK is answered once."""
     answers: Counter[tuple[int, int]] = Counter()
-    for word in life.heard:
+    for word in record.heard:
         if word.message.message_type in ANSWERS:
             answers.update((word.stream, one) for one in word.message.ack_message_ids)
     asked: Counter[tuple[int, int]] = Counter()
-    for word in life.said:
+    for word in record.said:
         if word.message.message_type not in UNANSWERED:
             asked[word.stream, word.message.message_id] += 1
     for key, count in asked.items():
-        if key[0] in life.cut:
+        if key[0] in record.cut:
             if answers[key] > count:
-                yield f"g {life.name}: message {key[1]} was answered {answers[key]} times"
+                yield f"g {record.name}: message {key[1]} was answered {answers[key]} times"
         elif answers[key] != count:
-            yield f"g {life.name}: message {key[1]} was answered {answers[key]} times, not {count}"
+            times = f"{answers[key]} times, not {count}"
+            yield f"g {record.name}: message {key[1]} was answered {times}"
 
 
-def _accepted_joins(life: Life) -> bool:
+def _accepted_joins(record: SessionRecord) -> bool:
     """Whether the broker has acknowledged that the session exists."""
-    joins = {w.message.message_id for w in life.said if w.message.message_type == pb.JOIN}
+    joins = {w.message.message_id for w in record.said if w.message.message_type == pb.JOIN}
     return any(
         word.message.message_type == pb.ACK and joins & set(word.message.ack_message_ids)
-        for word in life.heard
+        for word in record.heard
     )
 
 
-def _unanswered_joins(life: Life) -> int:
+def _unanswered_joins(record: SessionRecord) -> int:
     """Those that may have made a session; one that may only resume never does (5.4)."""
-    answered = {one for word in life.heard for one in word.message.ack_message_ids}
-    joins = [w.message for w in life.said if w.message.message_type == pb.JOIN]
+    answered = {one for word in record.heard for one in word.message.ack_message_ids}
+    joins = [w.message for w in record.said if w.message.message_type == pb.JOIN]
     return sum(not one.flags & RESUME_ONLY and one.message_id not in answered for one in joins)
 
 
-def _last_confirmed_ms(life: Life, before_ms: int) -> int | None:
+def _last_confirmed_ms(record: SessionRecord, before_ms: int) -> int | None:
     """When the last message was said that the broker has certainly taken before that time."""
     confirmed = {
         one
-        for word in life.heard
+        for word in record.heard
         if word.message.message_type == pb.ACK and word.at_ms <= before_ms
         for one in word.message.ack_message_ids
     }
-    times = [word.at_ms for word in life.said if word.message.message_id in confirmed]
+    times = [word.at_ms for word in record.said if word.message.message_id in confirmed]
     return max(times, default=None)
 
 
-def _last_progress_ms(life: Life, before_ms: int, fresh_ms: int) -> int | None:
+def _last_progress_ms(record: SessionRecord, before_ms: int, fresh_ms: int) -> int | None:
     """When it last said something that began its time anew, and that the broker has certainly read
     before then, because something said later on the same stream was answered: a JOIN, or the first
     receipt of a party message. One that is repeated, or comes when the message may have been
     dropped already, acknowledges nothing (6.3, 6.4); a LIST may have been replaced by another."""
     confirmed = {
         one
-        for word in life.heard
+        for word in record.heard
         if word.message.message_type == pb.ACK and word.at_ms <= before_ms
         for one in word.message.ack_message_ids
     }
     owed: dict[tuple[int, int], int] = {}  # stream and id -> when the party heard it
-    for word in life.heard:
+    for word in record.heard:
         if word.message.message_type in PARTY_KINDS:
             owed.setdefault((word.stream, word.message.message_id), word.message.timestamp)
     began: dict[int, int] = {}  # of each stream
     last: int | None = None
-    for word in sorted(life.said, key=lambda word: word.at_ms):
+    for word in sorted(record.said, key=lambda word: word.at_ms):
         message, stream = word.message, word.stream
         times = [owed.pop((stream, one), 0) for one in message.ack_message_ids]
         if message.message_type == pb.JOIN or any(word.at_ms < at + fresh_ms for at in times):

@@ -107,8 +107,8 @@ class Told:
 
 
 async def visit(endpoint: str, client: int) -> None:
-    async with PartyMember(endpoint, party_id=PARTY, client_id=client) as visitor:
-        await visitor.joined(PATIENCE_S)
+    async with PartyMember(endpoint, party_id=PARTY, client_id=client) as client_session:
+        await client_session.joined(PATIENCE_S)
 
 
 async def test_a_highly_available_client_outlives_its_nodes(cluster: Cluster) -> None:

@@ -14,9 +14,9 @@ from urllib.request import urlopen
 import pytest
 
 from tests.e2e.platform import until
-from tests.e2e.presence.crowd import Crowd
 from tests.e2e.presence.node import Node
 from tests.e2e.presence.oracle import Oracle
+from tests.e2e.presence.random_clients import RandomClients
 from tests.servers.redis import RedisServer, running_redis
 
 pytestmark = [pytest.mark.e2e, pytest.mark.redis]
@@ -84,18 +84,20 @@ def sessions_in_redis(server: RedisServer, database: str) -> int:
 
 async def live(
     nodes: list[Node], seed: int, *, clients: int, operations: int, kills: int, gap_s: float
-) -> Crowd:
+) -> RandomClients:
     addresses = [node.address for node in nodes]
     chance = random.Random(seed)
-    async with Crowd(addresses, seed, ttl_ms=TTL_MS, clients=clients, parties=6) as crowd:
+    async with RandomClients(
+        addresses, seed, ttl_ms=TTL_MS, clients=clients, parties=6
+    ) as random_clients:
         trouble = asyncio.create_task(kill_some(nodes, chance, kills=kills, gap_s=gap_s))
-        await crowd.run(kills * gap_s * 2, operations, meanwhile=trouble)
-        await crowd.settle(SETTLE_S)
+        await random_clients.run(kills * gap_s * 2, operations, meanwhile=trouble)
+        await random_clients.settle(SETTLE_S)
         oracle = Oracle(ttl_ms=TTL_MS, late_ms=0, restarts=True, nodes_lost=True)
-        violations = oracle.check(crowd.lives)
+        violations = oracle.check(random_clients.records)
         assert not violations, "\n".join([f"seed {seed}", *violations[:40]])
-        await crowd.go_home()
-        return crowd
+        await random_clients.leave_all()
+        return random_clients
 
 
 async def check_nobody_left(nodes: list[Node], redis: RedisServer) -> None:
@@ -111,10 +113,10 @@ async def test_nodes_are_killed_and_nobody_is_lost(
     nodes: list[Node], own_redis: RedisServer
 ) -> None:
     """P-110, P-136, P-138: no message lost, no ghost, order kept."""
-    crowd = await live(nodes, 5, clients=40, operations=150, kills=3, gap_s=1.0)
+    random_clients = await live(nodes, 5, clients=40, operations=150, kills=3, gap_s=1.0)
     await check_nobody_left(nodes, own_redis)
 
-    assert crowd.operations >= 20
+    assert random_clients.operations >= 20
 
 
 @pytest.mark.soak
@@ -123,7 +125,7 @@ async def test_nodes_are_killed_for_a_long_time(
     nodes: list[Node], own_redis: RedisServer, seed: int
 ) -> None:
     """P-138: fifty kills, one every few seconds."""
-    crowd = await live(nodes, seed, clients=200, operations=10_000, kills=50, gap_s=3.0)
+    random_clients = await live(nodes, seed, clients=200, operations=10_000, kills=50, gap_s=3.0)
     await check_nobody_left(nodes, own_redis)
 
-    assert crowd.operations > 500
+    assert random_clients.operations > 500

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.conformance.presence.kit import Node, open_store
-from tests.e2e.presence.crowd import Crowd
 from tests.e2e.presence.oracle import Oracle
+from tests.e2e.presence.random_clients import RandomClients
 from waystation.base.clock import SystemClock
 from waystation.net.http2.port import Gone, GrpcStatus, Stream, StreamHandler
 from waystation.net.http2.server import Http2Server
@@ -184,13 +184,15 @@ async def found(spoil: Spoil, tmp_path: Path) -> list[str]:
     SpoiledNode.spoil = staticmethod(spoil)
     node = await SpoiledNode(settings, store).start()
     try:
-        async with Crowd(node.target, 9, ttl_ms=TTL_MS, clients=40, parties=3) as crowd:
-            await crowd.run(4.0, 300)
+        async with RandomClients(
+            node.target, 9, ttl_ms=TTL_MS, clients=40, parties=3
+        ) as random_clients:
+            await random_clients.run(4.0, 300)
             try:
-                await crowd.settle(15.0)
+                await random_clients.settle(15.0)
             except TimeoutError:
                 return ["b it never comes to rest"]
-            return Oracle(ttl_ms=TTL_MS, late_ms=10_000).check(crowd.lives)
+            return Oracle(ttl_ms=TTL_MS, late_ms=10_000).check(random_clients.records)
     finally:
         await node.stop()
         await store.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.presence.oracle import Life, Oracle, Word
+from tests.e2e.presence.oracle import Oracle, SessionRecord, StreamMessage
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
@@ -22,8 +22,8 @@ class Stage:
     """A broker without mistakes, and its party."""
 
     def __init__(self) -> None:
-        self.lives: dict[str, Life] = {}
-        self.present: dict[str, Life] = {}
+        self.records: dict[str, SessionRecord] = {}
+        self.present: dict[str, SessionRecord] = {}
         self.log: list[ClientMessage] = []
         self.now_ms = 1_000_000
         self._ids = 0
@@ -34,28 +34,28 @@ class Stage:
     def say(self, name: str, kind: int, stream: int = 1) -> ClientMessage:
         self._ids += 1
         message = ClientMessage(message_type=kind, message_id=self._ids)  # type: ignore[arg-type]
-        self.lives[name].said.append(Word(self.now_ms, stream, message))
+        self.records[name].said.append(StreamMessage(self.now_ms, stream, message))
         return message
 
     def hear(self, name: str, message: ClientMessage, stream: int = 1) -> None:
-        self.lives[name].heard.append(Word(self.now_ms, stream, message))
+        self.records[name].heard.append(StreamMessage(self.now_ms, stream, message))
 
     def answer(self, name: str, asked: ClientMessage, stream: int = 1) -> None:
         ack = ClientMessage(message_type=pb.ACK, ack_message_ids=[asked.message_id])
         self.hear(name, ack, stream)
 
     def join(self, name: str) -> None:
-        number = len(self.lives) + 1
-        self.lives[name] = life = Life(
+        number = len(self.records) + 1
+        self.records[name] = record = SessionRecord(
             party=PARTY, client=number, session=number * 10, watches=name == "watcher"
         )
         self.answer(name, self.say(name, pb.JOIN))
-        self._announce(pb.JOIN, life, pb.OK)
-        self.present[name] = life
+        self._announce(pb.JOIN, record, pb.OK)
+        self.present[name] = record
         self.list(name)
 
     def list(self, name: str, stream: int = 1) -> None:
-        others = [life for one, life in self.present.items() if one != name]
+        others = [record for one, record in self.present.items() if one != name]
         self._ids += 1
         self.hear(
             name,
@@ -79,11 +79,11 @@ class Stage:
         self.end(name, pb.OK)
 
     def end(self, name: str, code: int) -> None:
-        life = self.present.pop(name)
-        life.gone = True
-        self._announce(pb.LEAVE, life, code)
+        record = self.present.pop(name)
+        record.gone = True
+        self._announce(pb.LEAVE, record, code)
 
-    def _announce(self, kind: int, about: Life, code: int) -> None:
+    def _announce(self, kind: int, about: SessionRecord, code: int) -> None:
         self.now_ms += 1
         message = ClientMessage(
             message_type=kind,  # type: ignore[arg-type]
@@ -109,12 +109,12 @@ def played() -> Stage:
     stage.leave("alan")
     stage.join("edsger")
     stage.ping("edsger")
-    stage.lives["edsger"].silent_since_ms = stage.now_ms
+    stage.records["edsger"].silent_since_ms = stage.now_ms
     stage.pass_ms(TTL_MS)
     stage.end("edsger", pb.CLIENT_TIMEOUT)
     stage.join("barbara")
     # Ada's stream breaks and is resumed: everything again from the second message on.
-    stage.lives["ada"].cut.add(1)
+    stage.records["ada"].cut.add(1)
     stage.answer("ada", stage.say("ada", pb.JOIN, 2), 2)
     stage.list("ada", 2)
     return stage
@@ -122,24 +122,24 @@ def played() -> Stage:
 
 def violations(stage: Stage) -> list[str]:
     oracle = Oracle(ttl_ms=TTL_MS, late_ms=1_000)
-    return oracle.check(list(stage.lives.values()))
+    return oracle.check(list(stage.records.values()))
 
 
 def test_a_broker_without_mistakes_is_not_blamed() -> None:
     assert violations(played()) == []
 
 
-def _party_words(stage: Stage, name: str) -> list[Word]:
+def _party_words(stage: Stage, name: str) -> list[StreamMessage]:
     kinds = {pb.JOIN, pb.LEAVE}
-    return [word for word in stage.lives[name].heard if word.message.message_type in kinds]
+    return [word for word in stage.records[name].heard if word.message.message_type in kinds]
 
 
 def skip_one_recipient(stage: Stage) -> None:
-    stage.lives["grace"].heard.remove(_party_words(stage, "grace")[1])
+    stage.records["grace"].heard.remove(_party_words(stage, "grace")[1])
 
 
 def swap_two_sends(stage: Stage) -> None:
-    heard = stage.lives["grace"].heard
+    heard = stage.records["grace"].heard
     first, second = (heard.index(word) for word in _party_words(stage, "grace")[:2])
     heard[first], heard[second] = heard[second], heard[first]
 
@@ -150,22 +150,22 @@ def reuse_an_id(stage: Stage) -> None:
 
 
 def expire_early(stage: Stage) -> None:
-    for life in stage.lives.values():
-        for word in life.heard:
+    for record in stage.records.values():
+        for word in record.heard:
             if word.message.status_code == pb.CLIENT_TIMEOUT:
                 word.message.timestamp -= 500
 
 
 def time_out_who_acknowledges(stage: Stage) -> None:
     """Edsger's receipt was read: its PING, said later, is answered."""
-    edsger, told = stage.lives["edsger"], copy.deepcopy(stage.log[-1])
+    edsger, told = stage.records["edsger"], copy.deepcopy(stage.log[-1])
     told.timestamp = stage.now_ms
     stage.hear("edsger", told)
     receipt = ClientMessage(message_type=pb.ACK, ack_message_ids=[told.message_id])
-    edsger.said.insert(-1, Word(stage.now_ms, 1, receipt))
+    edsger.said.insert(-1, StreamMessage(stage.now_ms, 1, receipt))
     edsger.said[-1].at_ms = stage.now_ms
-    for life in stage.lives.values():
-        for word in life.heard:
+    for record in stage.records.values():
+        for word in record.heard:
             if word.message.status_code == pb.CLIENT_TIMEOUT:
                 word.message.status_code = pb.ACK_TIMEOUT
                 word.message.timestamp = stage.now_ms + 100
@@ -174,22 +174,22 @@ def time_out_who_acknowledges(stage: Stage) -> None:
 def time_out_who_has_just_come_back(stage: Stage) -> None:
     """A resume begins anew: what was not acknowledged before may be acknowledged now."""
     stage.answer("edsger", stage.say("edsger", pb.JOIN, 2), 2)
-    for life in stage.lives.values():
-        for word in life.heard:
+    for record in stage.records.values():
+        for word in record.heard:
             if word.message.status_code == pb.CLIENT_TIMEOUT:
                 word.message.status_code = pb.ACK_TIMEOUT
                 word.message.timestamp = stage.now_ms + 100
 
 
 def expire_late(stage: Stage) -> None:
-    stage.lives["edsger"].silent_since_ms = 1_000_000 - 10_000
+    stage.records["edsger"].silent_since_ms = 1_000_000 - 10_000
 
 
 def resume_without_redelivery(stage: Stage) -> None:
     """What came while the stream was broken, and the LIST that would have told it, are missing."""
-    life = stage.lives["ada"]
-    del life.heard[-1]
-    life.heard.remove(_party_words(stage, "ada")[-1])
+    record = stage.records["ada"]
+    del record.heard[-1]
+    record.heard.remove(_party_words(stage, "ada")[-1])
 
 
 def leave_twice(stage: Stage) -> None:
@@ -203,8 +203,8 @@ def leave_twice(stage: Stage) -> None:
 
 
 def lose_the_reason(stage: Stage) -> None:
-    for life in stage.lives.values():
-        for word in life.heard:
+    for record in stage.records.values():
+        for word in record.heard:
             if word.message.status_code == pb.CLIENT_TIMEOUT:
                 word.message.status_code = pb.OK
 
@@ -227,12 +227,14 @@ def announce_twice(stage: Stage) -> None:
 
 
 def forget_an_answer(stage: Stage) -> None:
-    life = stage.lives["edsger"]
-    life.heard.remove(next(word for word in reversed(life.heard) if word.message.ack_message_ids))
+    record = stage.records["edsger"]
+    record.heard.remove(
+        next(word for word in reversed(record.heard) if word.message.ack_message_ids)
+    )
 
 
 def list_a_ghost(stage: Stage) -> None:
-    heard = stage.lives["barbara"].heard
+    heard = stage.records["barbara"].heard
     listed = next(word.message for word in heard if word.message.message_type == pb.LIST)
     listed.participant_client_ids.append(pb.ClientSessionIdEntry(client_id=99, session_id=[990]))
 
@@ -243,11 +245,11 @@ def turn_back_the_clock(stage: Stage) -> None:
 
 
 def forget_to_announce_the_end(stage: Stage) -> None:
-    stage.lives["barbara"].gone = True
+    stage.records["barbara"].gone = True
 
 
 def end_somebody_who_is_there(stage: Stage) -> None:
-    stage.lives["alan"].gone = False
+    stage.records["alan"].gone = False
 
 
 MISTAKES: dict[Callable[[Stage], None], str] = {
@@ -274,15 +276,15 @@ MISTAKES: dict[Callable[[Stage], None], str] = {
 def test_whoever_repeats_a_receipt_and_owes_others_is_rightly_sent_away() -> None:
     """6.3: a repeated id has no effect, so it is no progress either."""
     stage = played()
-    edsger = stage.lives["edsger"]
+    edsger = stage.records["edsger"]
     late = stage.now_ms - 100
     for at_ms in (edsger.said[0].at_ms + 1, late):
         receipt = ClientMessage(message_type=pb.ACK, ack_message_ids=[stage.log[2].message_id])
-        edsger.said.append(Word(at_ms, 1, receipt))
-    edsger.heard.append(Word(edsger.said[0].at_ms + 1, 1, copy.deepcopy(stage.log[2])))
+        edsger.said.append(StreamMessage(at_ms, 1, receipt))
+    edsger.heard.append(StreamMessage(edsger.said[0].at_ms + 1, 1, copy.deepcopy(stage.log[2])))
     stage.answer("edsger", stage.say("edsger", pb.PING))
-    for life in stage.lives.values():
-        for word in life.heard:
+    for record in stage.records.values():
+        for word in record.heard:
             if word.message.status_code == pb.CLIENT_TIMEOUT:
                 word.message.status_code = pb.ACK_TIMEOUT
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from tests.conformance.presence.kit import Guest
+from tests.conformance.presence.kit import PresenceClient
 from tests.conformance.presence.test_operations import certificate
 from tests.e2e.presence.node import Node
 from waystation.presence.cluster import directory
@@ -94,8 +94,8 @@ async def test_nobody_without_a_certificate_of_the_cluster_comes_to_the_peer_por
         async with grpc.aio.secure_channel(
             f"localhost:{node.port}", grpc.ssl_channel_credentials(cert)
         ) as channel:
-            guest = await Guest(node.address, 7).join(channel=channel)
-            await guest.welcomed()
-            await guest.gone()
+            presence_client = await PresenceClient(node.address, 7).join(channel=channel)
+            await presence_client.welcomed()
+            await presence_client.disconnect()
     finally:
         await asyncio.to_thread(node.close)

@@ -10,9 +10,9 @@ from urllib.request import urlopen
 import pytest
 
 from tests.e2e.platform import until
-from tests.e2e.presence.crowd import Crowd
 from tests.e2e.presence.node import Node
 from tests.e2e.presence.oracle import Oracle
+from tests.e2e.presence.random_clients import RandomClients
 
 pytestmark = pytest.mark.e2e
 TTL_MS = 4_000
@@ -40,17 +40,17 @@ async def _run(trouble: Trouble, node: Node) -> None:
 
 async def soak(
     node: Node, seed: int, *, seconds: float, operations: int, trouble: Trouble | None = None
-) -> Crowd:
-    async with Crowd(node.address, seed, ttl_ms=TTL_MS) as crowd:
+) -> RandomClients:
+    async with RandomClients(node.address, seed, ttl_ms=TTL_MS) as random_clients:
         meanwhile = None if trouble is None else asyncio.create_task(_run(trouble, node))
-        await crowd.run(seconds, operations, meanwhile=meanwhile)
-        await crowd.settle(SETTLE_S)
+        await random_clients.run(seconds, operations, meanwhile=meanwhile)
+        await random_clients.settle(SETTLE_S)
         oracle = Oracle(ttl_ms=TTL_MS, late_ms=LATE_MS, restarts=trouble is not None)
-        violations = oracle.check(crowd.lives)
+        violations = oracle.check(random_clients.records)
         assert not violations, "\n".join([f"seed {seed}", *violations[:40]])
-        await crowd.go_home()
+        await random_clients.leave_all()
         await asyncio.to_thread(check_empty, node)
-        return crowd
+        return random_clients
 
 
 def check_empty(node: Node) -> None:
@@ -74,9 +74,9 @@ async def kill_now_and_then(node: Node, *, times: int, every_s: float) -> None:
 async def test_two_hundred_clients_come_and_go(tmp_path: Path) -> None:
     """P-135"""
     with node_of(tmp_path) as node:
-        crowd = await soak(node, seed=1, seconds=4.0, operations=600)
+        random_clients = await soak(node, seed=1, seconds=4.0, operations=600)
 
-        assert crowd.operations >= 50
+        assert random_clients.operations >= 50
 
 
 async def test_two_hundred_clients_survive_kills_of_the_broker(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ async def test_two_hundred_clients_survive_kills_of_the_broker(tmp_path: Path) -
         await kill_now_and_then(node, times=1, every_s=2.0)
 
     with node_of(tmp_path) as node:
-        crowd = await soak(node, seed=2, seconds=5.0, operations=600, trouble=trouble)
+        random_clients = await soak(node, seed=2, seconds=5.0, operations=600, trouble=trouble)
 
-        assert crowd.operations >= 50
+        assert random_clients.operations >= 50
 
 
 @pytest.mark.soak
@@ -96,9 +96,9 @@ async def test_twenty_thousand_operations(tmp_path: Path) -> None:
     """P-135 in full: 20,000 operations, and as long as WAYSTATION_SOAK_S allows."""
     seconds = float(os.environ.get("WAYSTATION_SOAK_S", "900"))
     with node_of(tmp_path) as node:
-        crowd = await soak(node, seed=3, seconds=seconds, operations=20_000)
+        random_clients = await soak(node, seed=3, seconds=seconds, operations=20_000)
 
-        assert crowd.operations > 1000
+        assert random_clients.operations > 1000
 
 
 @pytest.mark.soak

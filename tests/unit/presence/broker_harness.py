@@ -35,7 +35,7 @@ class PlainStream:
 
     peer = "test"
 
-    def __init__(self, stage: "Stage", authorization: str | None = None) -> None:
+    def __init__(self, harness: "BrokerHarness", authorization: str | None = None) -> None:
         self.holder: Any = None
         self.authorization = authorization
         self.raw: list[bytes] = []
@@ -45,7 +45,7 @@ class PlainStream:
         self.discarded = False
         self.writable = True
         self.reading = True
-        self._stage = stage
+        self._stage = harness
 
     def send(self, message: bytes) -> None:
         assert self.status is None, "nothing is sent after the end"
@@ -63,26 +63,28 @@ class PlainStream:
         self.reading = True
 
 
-class Actor:
-    """A client that does exactly what it is told; `auto` acknowledges whatever needs it."""
+class HarnessClient:
+    """A scripted client; `auto` acknowledges all messages that need it."""
 
-    def __init__(self, stage: "Stage", client: int, session: int, party: int = PARTY) -> None:
-        self.stage = stage
+    def __init__(
+        self, harness: "BrokerHarness", client: int, session: int, party: int = PARTY
+    ) -> None:
+        self.harness = harness
         self.client, self.session, self.party = client, session, party
         self.ids = count(1)
         self.auto = False
         self.token = b""
-        self.stream = PlainStream(stage)
+        self.stream = PlainStream(harness)
         self.seen: list[ClientMessage] = []
         self._read = 0
 
     # what it does
 
-    def open(self, authorization: str | None = None) -> "Actor":
-        self.stream = PlainStream(self.stage, authorization)
+    def open(self, authorization: str | None = None) -> "HarnessClient":
+        self.stream = PlainStream(self.harness, authorization)
         self._read = 0
-        self.stage.broker.opened(self.stream)
-        self.stage.actors.append(self)
+        self.harness.broker.opened(self.stream)
+        self.harness.participants.append(self)
         return self
 
     def say(self, kind: int | None, **fields: Any) -> int:
@@ -95,9 +97,9 @@ class Actor:
         return message.message_id
 
     def say_bytes(self, data: bytes) -> None:
-        self.stage.broker.message(self.stream, data)
+        self.harness.broker.message(self.stream, data)
 
-    def join(self, *, extended: bool = True, **fields: Any) -> "Actor":
+    def join(self, *, extended: bool = True, **fields: Any) -> "HarnessClient":
         """Opens a stream and joins; the welcome is read with `take`."""
         self.open(fields.pop("authorization", None))
         if extended:
@@ -111,7 +113,7 @@ class Actor:
         )
         return self
 
-    def resume(self, **fields: Any) -> "Actor":
+    def resume(self, **fields: Any) -> "HarnessClient":
         fields.setdefault("resume_token", self.token)
         return self.join(**fields)
 
@@ -130,7 +132,7 @@ class Actor:
             self.ack(*ids)
 
     def cut(self, why: Gone = Gone.TRANSPORT) -> None:
-        self.stage.broker.closed(self.stream, why)
+        self.harness.broker.closed(self.stream, why)
 
     # what it gets
 
@@ -160,13 +162,13 @@ class Actor:
         return self.stream.status
 
 
-class Stage:
+class BrokerHarness:
     def __init__(self, *, authority: Authority | None = None, **settings: Any) -> None:
         self.clock = ManualClock(now_ms=START_MS)
         self.settings = Presence(**settings)
         self.events = RecordedEvents()
         self.metrics = Metrics()
-        self.actors: list[Actor] = []
+        self.participants: list[HarnessClient] = []
         self.store = self.make_store(self.clock)
         self.failures: list[str] = []
         self.loop = self.make_loop()
@@ -206,18 +208,22 @@ class Stage:
     def close(self) -> None:
         self.loop.close()
 
-    def actor(self, client: int, session: int | None = None, party: int = PARTY) -> Actor:
-        return Actor(self, client, session if session is not None else client * 100 + 1, party)
+    def participant(
+        self, client: int, session: int | None = None, party: int = PARTY
+    ) -> HarnessClient:
+        return HarnessClient(
+            self, client, session if session is not None else client * 100 + 1, party
+        )
 
-    def member(self, client: int, *, auto: bool = True, **fields: Any) -> Actor:
+    def member(self, client: int, *, auto: bool = True, **fields: Any) -> HarnessClient:
         """Somebody who has joined and is quiet."""
         party = fields.pop("party", PARTY)
         session = fields.pop("session", None)
-        actor = self.actor(client, session, party)
-        actor.auto = auto
-        actor.join(**fields)
-        actor.welcomed()
-        return actor
+        participant = self.participant(client, session, party)
+        participant.auto = auto
+        participant.join(**fields)
+        participant.welcomed()
+        return participant
 
     def pass_time(self, seconds: float, *, step: float | None = None) -> None:
         """Time passes tick by tick, and whoever acknowledges by itself does."""
@@ -227,9 +233,9 @@ class Stage:
             self.clock.advance(min(step, end - self.clock.mono()))
             while self.broker.periodic_work.tick():
                 pass
-            for actor in self.actors:
-                if actor.auto and actor.status is None:
-                    actor.take()
+            for participant in self.participants:
+                if participant.auto and participant.status is None:
+                    participant.take()
 
 
 def needs_ack(message: ClientMessage) -> bool:

@@ -5,23 +5,23 @@ from typing import Any
 
 import pytest
 
-from tests.unit.presence.broker_harness import Stage
+from tests.unit.presence.broker_harness import BrokerHarness
 
 
 @pytest.fixture
-def stage_with() -> Iterator[Callable[..., Stage]]:
-    stages: list[Stage] = []
+def stage_with() -> Iterator[Callable[..., BrokerHarness]]:
+    stages: list[BrokerHarness] = []
 
-    def make(**settings: Any) -> Stage:
-        stages.append(Stage(**settings))
+    def make(**settings: Any) -> BrokerHarness:
+        stages.append(BrokerHarness(**settings))
         return stages[-1]
 
     yield make
-    for stage in stages:
-        assert not stage.failures
-        stage.close()
+    for harness in stages:
+        assert not harness.failures
+        harness.close()
 
 
 @pytest.fixture
-def stage(stage_with: Callable[..., Stage]) -> Stage:
+def harness(stage_with: Callable[..., BrokerHarness]) -> BrokerHarness:
     return stage_with()

@@ -21,7 +21,7 @@ from waystation.storage.redis.scripts import Script
 from waystation.storage.redis.subscriber import Subscriber
 from waystation.storage.redis.url import Address
 
-from .broker_harness import Stage
+from .broker_harness import BrokerHarness
 
 
 class NearRedis:
@@ -85,7 +85,7 @@ class NearStore(RedisPresenceStore):
         self._subscriber = cast(Subscriber, NearBell(redis, self._hear))
 
 
-class SharedStage(Stage):
+class SharedStage(BrokerHarness):
     """Within a running loop, and with a lease."""
 
     store: NearStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.presence.broker_harness import PARTY, START_MS, Stage, codes
+from tests.unit.presence.broker_harness import PARTY, START_MS, BrokerHarness, codes
 from tests.unit.presence.tokens import AUDIENCE, AUTH, ISSUER, Signer, handmade, key_set
 from waystation.base.clock import ManualClock
 from waystation.base.tasks import Tasks
@@ -271,43 +271,43 @@ async def test_a_shared_secret_excludes_public_keys(clock: ManualClock) -> None:
 @pytest.fixture
 def guarded(clock: ManualClock) -> Any:
     """A stage with an authority that knows SIGNER; its clock is the stage's own."""
-    stage = Stage(auth=AUTH)
-    judge = authority(stage.clock, settings=replace(AUTH, cache_s=86_400.0))
-    stage.loop.run_until_complete(judge.verify(SIGNER.token(NOW_S)))
-    stage.broker = stage.new_broker(authority=judge)
-    yield stage, judge
-    stage.close()
+    harness = BrokerHarness(auth=AUTH)
+    judge = authority(harness.clock, settings=replace(AUTH, cache_s=86_400.0))
+    harness.loop.run_until_complete(judge.verify(SIGNER.token(NOW_S)))
+    harness.broker = harness.new_broker(authority=judge)
+    yield harness, judge
+    harness.close()
 
 
-Guarded = tuple[Stage, JwtAuthority]
+Guarded = tuple[BrokerHarness, JwtAuthority]
 
 
 def test_without_a_token_nothing_is_read(guarded: Guarded) -> None:
     """P-094"""
-    stage, _ = guarded
+    harness, _ = guarded
     for authorization in (None, "Bearer nonsense", "Basic abc"):
-        a = stage.actor(1).open(authorization)
+        a = harness.participant(1).open(authorization)
         assert a.status is GrpcStatus.UNAUTHENTICATED
         assert a.stream.raw == []
 
 
 def test_a_token_is_for_one_client_and_its_parties(guarded: Guarded) -> None:
     """P-096 P-103"""
-    stage, _ = guarded
+    harness, _ = guarded
     only_here = [{"id": str(PARTY), "perm": ["join"]}]
     mine = "Bearer " + SIGNER.token(NOW_S, client=1, parties=only_here)
-    a = stage.actor(1)
+    a = harness.participant(1)
     a.join(authorization=mine)
     assert codes(a.take()) == [Status.OK, Status.OK]
 
-    elsewhere = stage.actor(1, party=PARTY + 1)
+    elsewhere = harness.participant(1, party=PARTY + 1)
     elsewhere.join(authorization=mine)
     assert codes(elsewhere.take()) == [Status.PERMISSION_DENIED]
     assert elsewhere.status is GrpcStatus.PERMISSION_DENIED
-    thief = stage.actor(1, a.session)
+    thief = harness.participant(1, a.session)
     thief.join(authorization="Bearer " + SIGNER.token(NOW_S, client=2))
     assert codes(thief.take()) == [Status.PERMISSION_DENIED]
-    b = stage.actor(2, a.session)
+    b = harness.participant(2, a.session)
     b.join(authorization="Bearer " + SIGNER.token(NOW_S, client=2))
     assert codes(b.take())[0] is Status.OK
     assert a.status is None
@@ -315,8 +315,8 @@ def test_a_token_is_for_one_client_and_its_parties(guarded: Guarded) -> None:
 
 def test_a_token_is_renewed_inside_the_stream(guarded: Guarded) -> None:
     """P-101"""
-    stage, _ = guarded
-    a = stage.actor(1)
+    harness, _ = guarded
+    a = harness.participant(1)
     a.join(authorization="Bearer " + SIGNER.token(NOW_S, client=1))
     a.welcomed()
 
@@ -325,7 +325,7 @@ def test_a_token_is_renewed_inside_the_stream(guarded: Guarded) -> None:
     a.say(MessageType.AUTH, auth_token=SIGNER.token(NOW_S, client=1, exp=NOW_S + 3600))
     assert codes(a.take()) == [Status.TOKEN_ACCEPTED]
     for _ in range(10):
-        stage.pass_time(100)
+        harness.pass_time(100)
         a.ping()
         assert Status.TOKEN_EXPIRING not in codes(a.take())
     assert a.status is None
@@ -333,48 +333,48 @@ def test_a_token_is_renewed_inside_the_stream(guarded: Guarded) -> None:
 
 def test_a_token_that_is_not_renewed_ends_the_stream(guarded: Guarded) -> None:
     """P-102"""
-    stage, _ = guarded
-    watcher = stage.actor(9)
+    harness, _ = guarded
+    watcher = harness.participant(9)
     watcher.auto = True
     watcher.join(
         session_ttl_ms=600_000,
         authorization="Bearer " + SIGNER.token(NOW_S, client=9, exp=NOW_S + 3600),
     )
     watcher.take()
-    a, b = stage.actor(1), stage.actor(2)
+    a, b = harness.participant(1), harness.participant(2)
     for one in (a, b):
         one.join(authorization="Bearer " + SIGNER.token(NOW_S, client=one.client))
         one.welcomed()
         one.auto = True
     for _ in range(3):
-        stage.pass_time(79.9)
+        harness.pass_time(79.9)
         a.ping()
         b.ping()
     assert Status.TOKEN_EXPIRING not in codes(a.seen)
-    stage.pass_time(0.6)
+    harness.pass_time(0.6)
     assert codes(a.seen)[-1] is Status.TOKEN_EXPIRING
-    stage.pass_time(89.2)
+    harness.pass_time(89.2)
     assert a.status is None
 
-    stage.pass_time(0.6)
+    harness.pass_time(0.6)
     a.take()
     assert (codes(a.seen)[-1], a.status) == (Status.REAUTHENTICATE, GrpcStatus.UNAUTHENTICATED)
-    a.resume(authorization="Bearer " + SIGNER.token(stage.clock.now_ms() / 1000, client=1))
+    a.resume(authorization="Bearer " + SIGNER.token(harness.clock.now_ms() / 1000, client=1))
     assert codes(a.take())[0] is Status.SESSION_RESUMED
-    stage.pass_time(121)
+    harness.pass_time(121)
     left = [(one.client_id, one.status_code) for one in watcher.seen if one.message_type == 3]
     assert (2, Status.TOKEN_EXPIRED) in left
 
 
 def test_a_withdrawn_token_ends_its_streams(guarded: Guarded) -> None:
     """P-098"""
-    stage, judge = guarded
-    a = stage.actor(1)
+    harness, judge = guarded
+    a = harness.participant(1)
     a.join(authorization="Bearer " + SIGNER.token(NOW_S, client=1, jti="gone"))
     a.welcomed()
 
     judge.deny("gone")
-    stage.broker.periodic_work.end_revoked()
+    harness.broker.periodic_work.end_revoked()
 
     assert a.status is GrpcStatus.UNAUTHENTICATED
 
@@ -383,19 +383,21 @@ def test_no_secret_reaches_an_event_or_a_metric(
     guarded: Guarded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """P-104"""
-    stage, _ = guarded
+    harness, _ = guarded
     token = SIGNER.token(NOW_S, client=1)
-    a = stage.actor(1)
+    a = harness.participant(1)
     a.join(authorization="Bearer " + token)
     a.welcomed()
     a.cut()
     a.resume(authorization="Bearer " + token)
     a.take()
     a.leave()
-    stage.broker.reports.totals()
+    harness.broker.reports.totals()
 
     told = (
-        repr(stage.events.events) + repr(stage.metrics.snapshot("w", 0)) + capsys.readouterr().out
+        repr(harness.events.events)
+        + repr(harness.metrics.snapshot("w", 0))
+        + capsys.readouterr().out
     )
     assert token not in told
     assert a.token.hex() not in told

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.presence.broker_harness import PARTY, Actor, Stage, kinds
+from tests.unit.presence.broker_harness import PARTY, BrokerHarness, HarnessClient, kinds
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
-StageWith = Callable[..., Stage]
+StageWith = Callable[..., BrokerHarness]
 ENGINE_BYTES_MAX = 10 * 1024  # of the 12 KiB of a session; the test's own end is in it, too
 
 
@@ -24,30 +24,30 @@ def rss_bytes() -> int:
 def test_ten_thousand_idle_sessions_cost_memory_and_nothing_else(stage_with: StageWith) -> None:
     """P-093: the engine's half; the transport's is a bar of the benchmarks. A tick touches no
     session whose time has not come."""
-    stage = stage_with(join_burst=100, node_sessions_max=20_000)
-    warm = [stage.member(client, party=1, flags=8) for client in range(1, 21)]
+    harness = stage_with(join_burst=100, node_sessions_max=20_000)
+    warm = [harness.member(client, party=1, flags=8) for client in range(1, 21)]
     gc.collect()
     before = rss_bytes()
     for number in range(10_000):
-        actor = stage.member(1000 + number, party=2 + number // 20, flags=8)
-        actor.stream.raw.clear()
-        actor.stream.at.clear()
-        actor.seen.clear()
+        participant = harness.member(1000 + number, party=2 + number // 20, flags=8)
+        participant.stream.raw.clear()
+        participant.stream.at.clear()
+        participant.seen.clear()
     gc.collect()
     each = (rss_bytes() - before) / 10_000
     for _ in range(100):  # timers of the LISTs, which were acknowledged, find nothing to do
-        stage.clock.advance(0.1)
-        stage.broker.periodic_work.tick()
-    registry = stage.broker.registry
+        harness.clock.advance(0.1)
+        harness.broker.periodic_work.tick()
+    registry = harness.broker.registry
     insertions, timers = registry.insertions, len(registry.wheel)
     asked: list[float] = []
-    look = stage.broker.session_end.timer_due
-    stage.broker.session_end.timer_due = lambda session, now: (
+    look = harness.broker.session_end.timer_due
+    harness.broker.session_end.timer_due = lambda session, now: (
         asked.append(now.mono) or look(session, now)
     )
     for _ in range(1000):  # 110 s in all: less than a TTL
-        stage.clock.advance(0.1)
-        assert not stage.broker.periodic_work.tick()
+        harness.clock.advance(0.1)
+        assert not harness.broker.periodic_work.tick()
 
     assert len(registry.sessions) == 10_020
     assert each < ENGINE_BYTES_MAX, f"{each:.0f} bytes"
@@ -68,11 +68,11 @@ def mutated(rng: random.Random, valid: list[bytes]) -> bytes:
 )
 def test_mutated_messages_over_a_hundred_streams(stage_with: StageWith, messages: int) -> None:
     """P-033: nothing is unhandled, a party beside it notices nothing, and nothing is left."""
-    stage = stage_with(
+    harness = stage_with(
         join_burst=10_000, join_rate_per_min=1e9, rate_per_s=1e9, rate_burst=1_000_000
     )
     rng = random.Random(33)
-    watcher, healthy = stage.member(1, auto=False), stage.member(2)
+    watcher, healthy = harness.member(1, auto=False), harness.member(2)
     watcher.ack_all(watcher.take())
     told = len(watcher.stream.raw)
     valid = [
@@ -84,38 +84,38 @@ def test_mutated_messages_over_a_hundred_streams(stage_with: StageWith, messages
         for kind in (MessageType.PING, MessageType.LIST, MessageType.ACK, MessageType.JOIN)
     ]
 
-    def fresh(client: int) -> Actor:
-        actor = stage.actor(client, party=PARTY + 1).join()
-        actor.take()
-        return actor
+    def fresh(client: int) -> HarnessClient:
+        participant = harness.participant(client, party=PARTY + 1).join()
+        participant.take()
+        return participant
 
     streams = [fresh(client) for client in range(100, 200)]
     ends: set[str] = set()
     for number in range(messages):
         at = number % 100
-        actor = streams[at]
-        actor.say_bytes(mutated(rng, valid))
-        if actor.status is not None:
-            ends.add(actor.stream.detail)
+        participant = streams[at]
+        participant.say_bytes(mutated(rng, valid))
+        if participant.status is not None:
+            ends.add(participant.stream.detail)
             streams[at] = fresh(100 + at)
-            stage.actors.remove(actor)
+            harness.participants.remove(participant)
         elif number % 1000 < 100:
-            actor.take()
-            actor.stream.raw.clear()
-            actor.stream.at.clear()
-            actor._read = 0
+            participant.take()
+            participant.stream.raw.clear()
+            participant.stream.at.clear()
+            participant._read = 0
     healthy.ping()
 
-    assert not stage.failures
+    assert not harness.failures
     # Some mutate into a LEAVE, which ends a call without a word.
     assert ends <= {"", "MALFORMED_MESSAGE", "PROTOCOL_VIOLATION"}
     assert kinds(healthy.take())[-1] == "ACK"
     assert len(watcher.stream.raw) == told
     assert {one.stream.status for one in (watcher, healthy)} == {None}
-    for actor in streams:
-        actor.cut()
-    stage.pass_time(125, step=1.0)
-    registry = stage.broker.registry
+    for participant in streams:
+        participant.cut()
+    harness.pass_time(125, step=1.0)
+    registry = harness.broker.registry
     assert not registry.sessions
     assert GrpcStatus.INTERNAL not in {one.status for one in streams}
     assert len(registry.wheel) == 0

@@ -2,7 +2,7 @@
 
 import random
 
-from tests.unit.presence.broker_harness import Stage
+from tests.unit.presence.broker_harness import BrokerHarness
 from waystation.base.timer_wheel import TimerWheel
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import (
@@ -35,9 +35,9 @@ def test_party_ids_increase_whatever_the_clock_does() -> None:
     assert (tick >> 21) + EPOCH_2020_MS >= now_ms
 
 
-def test_local_ids_are_distinct_over_three_attachments(stage: Stage) -> None:
+def test_local_ids_are_distinct_over_three_attachments(harness: BrokerHarness) -> None:
     """P-050"""
-    a = stage.member(1)
+    a = harness.member(1)
     for _ in range(3):
         for _ in range(5):
             a.ping()

@@ -26,8 +26,8 @@ NODES = (
 class LateNeighbour:
     """Does not answer in time at first; grants everything later."""
 
-    def __init__(self, stage: SharedStage, late: int) -> None:
-        self.stage = stage
+    def __init__(self, harness: SharedStage, late: int) -> None:
+        self.harness = harness
         self.late = late
         self.asked = 0
 
@@ -35,7 +35,7 @@ class LateNeighbour:
         self.asked += 1
         if self.asked <= self.late:
             raise PeerError("it does not answer")
-        expires_ms = self.stage.clock.now_ms() + 60_000
+        expires_ms = self.harness.clock.now_ms() + 60_000
         return HandoffReply(
             grants=[
                 HandoffGrant(key=one.key, ticket=b"t" * 16, expires_ms=expires_ms, accepted=True)
@@ -50,10 +50,10 @@ async def drained(
     monkeypatch: pytest.MonkeyPatch, *, late: int
 ) -> tuple[LateNeighbour, list[list[int]]]:
     monkeypatch.setattr(handover, "OFFER_AGAIN_S", 0.0)
-    stage = SharedStage(handoff_rate_per_s=1000.0)
-    actors = [stage.member(client) for client in range(1, 6)]
-    neighbour = LateNeighbour(stage, late)
-    broker = stage.broker
+    harness = SharedStage(handoff_rate_per_s=1000.0)
+    participants = [harness.member(client) for client in range(1, 6)]
+    neighbour = LateNeighbour(harness, late)
+    broker = harness.broker
     drain = SessionHandover(
         broker.registry,
         broker.session_end,
@@ -62,8 +62,10 @@ async def drained(
         lambda: NODES,
         node=broker.node,
     )
-    await drain.drain(stage.clock.now_ms() + 60_000)
-    told: list[list[int]] = [[int(one.message_type) for one in actor.take()] for actor in actors]
+    await drain.drain(harness.clock.now_ms() + 60_000)
+    told: list[list[int]] = [
+        [int(one.message_type) for one in participant.take()] for participant in participants
+    ]
     return neighbour, told
 
 

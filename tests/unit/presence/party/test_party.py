@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.presence.broker_harness import PARTY, Actor, Stage, kinds
+from tests.unit.presence.broker_harness import PARTY, BrokerHarness, HarnessClient, kinds
 from waystation.presence.model import Flags, MessageType, PartyId
 from waystation.presence.party.party import Party
 from waystation.presence.session.session import State
 
-StageWith = Callable[..., Stage]
+StageWith = Callable[..., BrokerHarness]
 
 
 def check_places(party: Party) -> None:
@@ -30,7 +30,7 @@ def check_places(party: Party) -> None:
     assert party.flowing.keys() | party.behind.keys() <= theirs
 
 
-def do_something(stage: Stage, one: Actor, rng: random.Random) -> None:
+def do_something(harness: BrokerHarness, one: HarnessClient, rng: random.Random) -> None:
     what = rng.random()
     if one.stream.holder is None or one.status is not None:
         # Of six clients one knows only the first fields, and one wants no messages at all.
@@ -46,40 +46,40 @@ def do_something(stage: Stage, one: Actor, rng: random.Random) -> None:
     elif what < 0.6:
         one.stream.writable = not one.stream.writable
         if one.stream.writable:
-            stage.broker.unblocked(one.stream)
+            harness.broker.unblocked(one.stream)
     elif what < 0.8:
         one.say(MessageType.SIGNAL, payload=b"hello")
     elif what < 0.9:
         one.say(MessageType.LIST)
     else:
-        stage.pass_time(rng.choice((0.1, 1.0, 6.0)))
+        harness.pass_time(rng.choice((0.1, 1.0, 6.0)))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_deliveries_are_flowing_or_behind_after_any_history(
     stage_with: StageWith, seed: int
 ) -> None:
-    stage = stage_with(
+    harness = stage_with(
         join_burst=10_000, rate_burst=10_000, max_inflight=6, max_lag=15, signal_enabled=True
     )
     rng = random.Random(seed)
-    stage.member(99, session_ttl_ms=600_000)
-    party = stage.broker.registry.parties[PartyId(PARTY)]
-    actors = [stage.actor(client) for client in range(1, 13)]
+    harness.member(99, session_ttl_ms=600_000)
+    party = harness.broker.registry.parties[PartyId(PARTY)]
+    participants = [harness.participant(client) for client in range(1, 13)]
     flowing = behind = 0
     for _ in range(800):
-        do_something(stage, rng.choice(actors), rng)
+        do_something(harness, rng.choice(participants), rng)
         check_places(party)
         flowing += len(party.flowing) > 2
         behind += len(party.behind) > 1
 
     assert flowing > 100
     assert behind > 100
-    assert not stage.failures
+    assert not harness.failures
 
 
-def test_a_failing_stream_does_not_skip_other_recipients(stage: Stage) -> None:
-    first, second, third = (stage.member(client) for client in (1, 2, 3))
+def test_a_failing_stream_does_not_skip_other_recipients(harness: BrokerHarness) -> None:
+    first, second, third = (harness.member(client) for client in (1, 2, 3))
     for one in (first, second):
         one.take()
 
@@ -87,10 +87,10 @@ def test_a_failing_stream_does_not_skip_other_recipients(stage: Stage) -> None:
         raise OSError("a fault of ours")
 
     second.stream.send = fail
-    stage.actor(4).join()  # is recorded, and ends in an error
+    harness.participant(4).join()  # is recorded, and ends in an error
     del second.stream.send
-    stage.member(5)
+    harness.member(5)
 
     assert kinds(first.take()) == ["JOIN", "JOIN"]
     assert kinds(third.take()) == ["JOIN", "JOIN"]
-    check_places(stage.broker.registry.parties[PartyId(PARTY)])
+    check_places(harness.broker.registry.parties[PartyId(PARTY)])

@@ -1,71 +1,71 @@
 """Peers that do not read, do not ask or ask too much cost little, whatever they do."""
 
-from tests.unit.presence.broker_harness import Stage, kinds
+from tests.unit.presence.broker_harness import BrokerHarness, kinds
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
 
 
 def test_a_client_that_does_not_read_answers_is_stopped() -> None:
     """P-087: it pings and reads nothing; nothing happens in its party that would show it."""
-    stage = Stage()
-    a = stage.member(1)
+    harness = BrokerHarness()
+    a = harness.member(1)
     a.stream.writable = False
     for _ in range(19):
         a.ping()
-        stage.pass_time(1.0)
+        harness.pass_time(1.0)
     assert a.stream.status is None
-    stage.pass_time(2.0)
+    harness.pass_time(2.0)
 
     assert a.stream.status is GrpcStatus.RESOURCE_EXHAUSTED
     assert (a.stream.detail, a.stream.discarded) == (Status.WRITE_STALLED.name, True)
-    stage.close()
+    harness.close()
 
 
 def test_a_client_that_reads_again_in_time_keeps_its_stream() -> None:
     """P-087"""
-    stage = Stage()
-    a = stage.member(1)
+    harness = BrokerHarness()
+    a = harness.member(1)
     a.stream.writable = False
     a.ping()
-    stage.pass_time(15.0)
+    harness.pass_time(15.0)
     a.stream.writable = True
-    stage.broker.unblocked(a.stream)
-    stage.pass_time(30.0)
+    harness.broker.unblocked(a.stream)
+    harness.pass_time(30.0)
     a.ping()
 
     assert a.stream.status is None
     assert kinds(a.take())[-1] == "ACK"
-    stage.close()
+    harness.close()
 
 
 def test_a_stream_whose_join_was_refused_is_ended_in_time() -> None:
     """P-019: the time to join also ran out while the store was asked."""
-    stage = Stage()
-    a = stage.actor(1).open()
+    harness = BrokerHarness()
+    a = harness.participant(1).open()
     client = a.stream.holder
     client.busy = True  # as while the store is asked
-    stage.pass_time(11.0)
+    harness.pass_time(11.0)
     assert a.stream.status is None
-    stage.broker.go_on(client)  # it refused, and the stream goes on
-    stage.pass_time(2.0)
+    harness.broker.go_on(client)  # it refused, and the stream goes on
+    harness.pass_time(2.0)
 
     assert a.stream.status is GrpcStatus.FAILED_PRECONDITION
     assert kinds(a.take()) == ["ERROR"]
-    assert not len(stage.broker.registry.wheel)
-    stage.close()
+    assert not len(harness.broker.registry.wheel)
+    harness.close()
 
 
 def test_recorded_detaches_are_not_kept_in_memory() -> None:
     """P-078"""
-    stage = Stage()
-    a = stage.member(1)
-    b = stage.member(2)
+    harness = BrokerHarness()
+    a = harness.member(1)
+    b = harness.member(2)
     for _ in range(3):
         a.cut()
         a.resume()
         assert a.take()[0].status_code == Status.SESSION_RESUMED
     a.leave()
 
-    assert not stage.broker.session_end.detaching
+    assert not harness.broker.session_end.detaching
     assert [one.client_id for one in b.take() if one.message_type == MessageType.LEAVE] == [1]
-    stage.close()
+    harness.close()

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 
-from tests.unit.presence.broker_harness import Stage, codes, kinds, listed
+from tests.unit.presence.broker_harness import BrokerHarness, codes, kinds, listed
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
 
-StageWith = Callable[..., Stage]
+StageWith = Callable[..., BrokerHarness]
 
 
 def test_a_party_is_full_at_its_limit(stage_with: StageWith) -> None:
     """P-083: the thousand-and-first."""
-    stage = stage_with()
-    members = [stage.member(client, flags=8) for client in range(1, 1001)]
-    late = stage.actor(1001).join()
+    harness = stage_with()
+    members = [harness.member(client, flags=8) for client in range(1, 1001)]
+    late = harness.participant(1001).join()
     (error,) = late.take()
     assert (error.status_code, late.status) == (Status.PARTY_FULL, GrpcStatus.RESOURCE_EXHAUSTED)
 
@@ -23,11 +23,11 @@ def test_a_party_is_full_at_its_limit(stage_with: StageWith) -> None:
     assert kinds(late.take()) == ["ACK", "LIST"]
 
 
-def test_the_ninth_session_of_a_client_is_refused(stage: Stage) -> None:
+def test_the_ninth_session_of_a_client_is_refused(harness: BrokerHarness) -> None:
     """P-084"""
     for session in range(1, 9):
-        stage.member(1, session=session)
-    ninth = stage.actor(1, 9).join()
+        harness.member(1, session=session)
+    ninth = harness.participant(1, 9).join()
 
     assert codes(ninth.take()) == [Status.SESSION_LIMIT]
     assert ninth.status is GrpcStatus.RESOURCE_EXHAUSTED
@@ -35,12 +35,12 @@ def test_the_ninth_session_of_a_client_is_refused(stage: Stage) -> None:
 
 def test_the_oldest_session_is_evicted_where_that_is_the_policy(stage_with: StageWith) -> None:
     """P-084: a detached one first."""
-    stage = stage_with(client_sessions_policy="evict_oldest", client_sessions_max=2)
-    watcher = stage.member(2)
-    oldest, detached = stage.member(1, session=1), stage.member(1, session=2)
+    harness = stage_with(client_sessions_policy="evict_oldest", client_sessions_max=2)
+    watcher = harness.member(2)
+    oldest, detached = harness.member(1, session=1), harness.member(1, session=2)
     detached.cut()
-    third = stage.member(1, session=3)
-    fourth = stage.actor(1, 4).join()
+    third = harness.member(1, session=3)
+    fourth = harness.participant(1, 4).join()
 
     assert listed(fourth.take()[1]) == [(1, [3]), (2, [watcher.session])]
     assert codes(oldest.take())[-1] is Status.REPLACED_BY_NEWER_SESSION
@@ -59,17 +59,17 @@ def test_the_oldest_session_is_evicted_where_that_is_the_policy(stage_with: Stag
 
 
 def test_the_parties_of_a_client_are_limited(stage_with: StageWith) -> None:
-    stage = stage_with(client_parties_max=2)
-    stage.member(1, party=1)
-    stage.member(1, party=2)
-    third = stage.actor(1, party=3).join()
+    harness = stage_with(client_parties_max=2)
+    harness.member(1, party=1)
+    harness.member(1, party=2)
+    third = harness.participant(1, party=3).join()
 
     assert codes(third.take()) == [Status.SESSION_LIMIT]
 
 
-def test_a_burst_above_the_rate_is_refused_with_a_retry_time(stage: Stage) -> None:
+def test_a_burst_above_the_rate_is_refused_with_a_retry_time(harness: BrokerHarness) -> None:
     """P-085"""
-    a = stage.member(1)
+    a = harness.member(1)
     for _ in range(61):
         a.ping()
     answers = a.take()
@@ -86,10 +86,10 @@ def test_a_burst_above_the_rate_is_refused_with_a_retry_time(stage: Stage) -> No
 
 def test_acks_of_something_outstanding_are_free(stage_with: StageWith) -> None:
     """P-085"""
-    stage = stage_with(max_inflight=600)
-    a = stage.member(1, auto=False)
+    harness = stage_with(max_inflight=600)
+    a = harness.member(1, auto=False)
     for client in range(2, 502):
-        stage.member(client, flags=8)
+        harness.member(client, flags=8)
     told = [one for one in a.take() if one.message_type == MessageType.JOIN]
     wanted = {one.message_id for one in told}
     assert len(wanted) == 500
@@ -100,9 +100,9 @@ def test_acks_of_something_outstanding_are_free(stage_with: StageWith) -> None:
     assert a.status is None
 
 
-def test_joins_of_one_client_have_a_rate(stage: Stage) -> None:
+def test_joins_of_one_client_have_a_rate(harness: BrokerHarness) -> None:
     """P-086"""
-    a = stage.actor(1)
+    a = harness.participant(1)
     for _ in range(60):
         a.join()
         a.leave()
@@ -112,16 +112,16 @@ def test_joins_of_one_client_have_a_rate(stage: Stage) -> None:
     assert error.status_code == Status.RATE_LIMITED
     assert error.retry_after_ms > 0
     assert a.status is GrpcStatus.RESOURCE_EXHAUSTED
-    stage.pass_time(0.6)
+    harness.pass_time(0.6)
     a.join()
     assert kinds(a.take()) == ["ACK", "LIST"]
 
 
 def test_a_full_node_refuses_new_sessions(stage_with: StageWith) -> None:
     """P-090: its health is in tests/conformance."""
-    stage = stage_with(node_sessions_max=3)
-    a, _, _ = (stage.member(client) for client in (1, 2, 3))
-    late = stage.actor(4).join()
+    harness = stage_with(node_sessions_max=3)
+    a, _, _ = (harness.member(client) for client in (1, 2, 3))
+    late = harness.participant(4).join()
 
     assert codes(late.take()) == [Status.OVERLOADED]
     assert late.status is GrpcStatus.UNAVAILABLE
@@ -130,13 +130,13 @@ def test_a_full_node_refuses_new_sessions(stage_with: StageWith) -> None:
     assert codes(a.take())[0] is Status.SESSION_RESUMED
 
 
-def test_a_list_of_a_thousand_sessions_is_one_message_in_order(stage: Stage) -> None:
+def test_a_list_of_a_thousand_sessions_is_one_message_in_order(harness: BrokerHarness) -> None:
     """P-013"""
     for client in range(250, 0, -1):
         for session in (4, 2, 3, 1):
             if client * session != 1:
-                stage.member(client, session=session, flags=8)
-    last = stage.actor(1, 1).join()
+                harness.member(client, session=session, flags=8)
+    last = harness.participant(1, 1).join()
     _, welcome = last.take()
 
     entries = listed(welcome)

@@ -1,4 +1,4 @@
-"""One session of a crowd: what it says and hears is kept for the oracle, and it judges nothing."""
+"""One session of the random clients: records sent and received messages for the oracle."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from tests.e2e.presence.oracle import Life, Member, Word
+from tests.e2e.presence.oracle import Member, SessionRecord, StreamMessage
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
@@ -23,9 +23,9 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Hearsay:
-    """How far each party has come, as far as anybody has heard. It is kept while they hear: to look
-    for it in all that was said takes as long as a session may be silent."""
+class PartyProgress:
+    """The newest message of each party, updated on arrival: a search in all records takes longer
+    than a session may be silent."""
 
     def __init__(self) -> None:
         self.left: set[Member] = set()  # as the watchers know
@@ -34,40 +34,40 @@ class Hearsay:
         self._own: dict[Member, set[int]] = {}
         self._heard: dict[tuple[Member, int], int] = {}  # and epoch
 
-    def note(self, life: Life, message: ClientMessage) -> None:
+    def note(self, record: SessionRecord, message: ClientMessage) -> None:
         kind, seq, epoch = message.message_type, message.party_seq, message.party_epoch
-        if epoch and life.watches:
-            self._epochs[life.party] = epoch
+        if epoch and record.watches:
+            self._epochs[record.party] = epoch
         if kind not in {pb.JOIN, pb.LEAVE, pb.LIST}:
             return
-        self._heard[life.member, epoch] = max(self._heard.get((life.member, epoch), 0), seq)
+        self._heard[record.member, epoch] = max(self._heard.get((record.member, epoch), 0), seq)
         if kind != pb.LIST:
-            self._newest[life.party, epoch] = max(self._newest.get((life.party, epoch), 0), seq)
+            self._newest[record.party, epoch] = max(self._newest.get((record.party, epoch), 0), seq)
             member = (message.client_id, message.session_id)
             self._own.setdefault(member, set()).add(seq)
-            if kind == pb.LEAVE and life.watches:
+            if kind == pb.LEAVE and record.watches:
                 self.left.add(member)
 
-    def missed(self, life: Life) -> str:
-        """What it still waits for, its own aside; empty if there is nothing."""
-        epoch = self._epochs[life.party]
-        heard = self._heard.get((life.member, epoch), 0)
-        last = self._newest.get((life.party, epoch), 0)
-        rest = set(range(heard + 1, last + 1)) - self._own.get(life.member, set())
+    def missed(self, record: SessionRecord) -> str:
+        """Messages of others that the session still misses; empty if there are none."""
+        epoch = self._epochs[record.party]
+        heard = self._heard.get((record.member, epoch), 0)
+        last = self._newest.get((record.party, epoch), 0)
+        rest = set(range(heard + 1, last + 1)) - self._own.get(record.member, set())
         return f"has heard {heard} of {last}" if rest else ""
 
 
-class Visitor:
-    """One session, with the manners of its moment."""
+class ClientSession:
+    """One session, with its current way to acknowledge."""
 
     def __init__(
         self,
-        life: Life,
+        record: SessionRecord,
         channel: Callable[[], grpc.aio.Channel],
         ttl_ms: int,
-        hearsay: Hearsay,
+        party_progress: PartyProgress,
     ) -> None:
-        self.life = life
+        self.record = record
         self.wanted = False  # it should have a stream
         self.busy = asyncio.Lock()
         self.ack_mode = "at once"
@@ -78,7 +78,7 @@ class Visitor:
         self.said_at = 0.0
         self._channel = channel
         self._ttl_ms = ttl_ms
-        self._hearsay = hearsay
+        self._hearsay = party_progress
         self._ids = 0
         self._stream = 0
         self._call: Any = None
@@ -89,17 +89,17 @@ class Visitor:
     # --- what it does ----------------------------------------------------------------------------
 
     async def join(self, *, resume: bool = False) -> None:
-        """Opens a stream; afterwards it is up, gone, or neither if nobody answered."""
+        """Opens a stream; afterwards it is up, gone, or neither without an answer."""
         self.wanted = True
         self._stream += 1
         stream = self._stream
         call = self._channel().stream_stream(METHOD)()
-        life = self.life
+        record = self.record
         message = self._message(
             pb.JOIN,
-            session_id=life.session,
-            client_id=life.client,
-            party_id=life.party,
+            session_id=record.session,
+            client_id=record.client,
+            party_id=record.party,
             session_ttl_ms=self._ttl_ms,
             resume_token=self.token,
             flags=RESUME_ONLY if resume else 0,
@@ -111,7 +111,7 @@ class Visitor:
             await self._say(message)
             said = await asyncio.wait_for(answer, ANSWER_S)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, ConnectionError, TimeoutError):
-            life.cut.add(stream)
+            record.cut.add(stream)
             return
         finally:
             if old is not None:
@@ -120,11 +120,11 @@ class Visitor:
             self.token = said.resume_token
             self.up = not self._reader.done()  # the node may have died since it answered
         elif said.status_code == pb.SESSION_NOT_FOUND:
-            life.gone = True
+            record.gone = True
             self.wanted = False
 
     async def leave(self) -> None:
-        """Takes effect, or the next attempt finds out."""
+        """Sends LEAVE; if the answer is lost, the next attempt shows the result."""
         self.wanted = False
         message = self._message(pb.LEAVE)
         answer = self._expect(message)
@@ -133,21 +133,21 @@ class Visitor:
         ):
             await self._say(message)
             if (await asyncio.wait_for(answer, ANSWER_S)).message_type == pb.ACK:
-                self.life.gone = True
+                self.record.gone = True
                 self.up = False
                 if self._reader is not None:  # until the broker has ended the call
                     await asyncio.wait({self._reader}, timeout=ANSWER_S)
                 return
-        self.life.cut.add(self._stream)
-        self.wanted = True  # nobody knows: come back and see
+        self.record.cut.add(self._stream)
+        self.wanted = True  # the result is unknown: join again
 
     async def cut(self, *, for_good: bool = False) -> None:
-        """Without a word; `for_good` says nothing more at all until it has expired."""
-        self.life.cut.add(self._stream)
+        """Cancels the stream without LEAVE; with `for_good` until the session has expired."""
+        self.record.cut.add(self._stream)
         self.wanted = False
         self.up = False
         if for_good:
-            self.life.silent_since_ms = now_ms()
+            self.record.silent_since_ms = now_ms()
         if self._call is not None:
             self._call.cancel()
         if self._reader is not None:
@@ -160,18 +160,18 @@ class Visitor:
 
     async def make_noise(self, chance: random.Random) -> None:
         """Bytes that are no message: the stream ends, the session stays."""
-        self.life.cut.add(self._stream)
+        self.record.cut.add(self._stream)
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async with self._writing:
                 await self._call.write(b"\xff" + chance.randbytes(20))
 
     async def take_over(self) -> None:
         """A second stream for a session that has one."""
-        self.life.cut.add(self._stream)
+        self.record.cut.add(self._stream)
         await self.join()
 
     async def ack_now(self, *, twice: bool = False) -> None:
-        """Everything that waits, each once however often it came, as many as one may name."""
+        """Acknowledges waiting ids once each, as many as one message may contain."""
         ids, self.unacked = list(dict.fromkeys(self.unacked)), []
         for at in range(0, len(ids), ACKS_MAX):
             some = ids[at : at + ACKS_MAX] * (1 + twice)
@@ -188,8 +188,8 @@ class Visitor:
             await asyncio.gather(self._reader, return_exceptions=True)
 
     def situation(self) -> str:
-        """For whoever looks for the reason why it waits."""
-        life, reader = self.life, self._reader
+        """The state of the session, for error messages."""
+        record, reader = self.record, self._reader
         now = now_ms()
         at = (
             []
@@ -204,13 +204,15 @@ class Visitor:
                 "writing": self._writing.locked(),
                 "reader": "none" if reader is None else "done" if reader.done() else at,
                 "stream": self._stream,
-                "silent": life.silent_since_ms,
-                "stalls": life.stalls,
-                "watches": life.watches,
-                "said": [(w.stream, w.message.message_type, w.at_ms - now) for w in life.said[-3:]],
+                "silent": record.silent_since_ms,
+                "stalls": record.stalls,
+                "watches": record.watches,
+                "said": [
+                    (w.stream, w.message.message_type, w.at_ms - now) for w in record.said[-3:]
+                ],
                 "heard": [
                     (w.stream, w.message.message_type, w.message.status_code, w.at_ms - now)
-                    for w in life.heard[-3:]
+                    for w in record.heard[-3:]
                 ],
             }
         )
@@ -231,7 +233,7 @@ class Visitor:
             if self._call is None:
                 raise ConnectionError
             self.said_at = time.monotonic()
-            self.life.said.append(Word(now_ms(), self._stream, message))
+            self.record.said.append(StreamMessage(now_ms(), self._stream, message))
             await self._call.write(message.SerializeToString())
 
     async def _read(self, call: Any, stream: int) -> None:
@@ -239,27 +241,27 @@ class Visitor:
             async for data in call:
                 await self._hear(ClientMessage.FromString(data), stream)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-            self.life.cut.add(stream)
+            self.record.cut.add(stream)
         finally:
             if stream == self._stream:
                 self.up = False
                 for future in self._answers.values():
                     if not future.done():
                         future.set_exception(ConnectionError("the stream has ended"))
-                        future.exception()  # whoever asked may have given up
+                        future.exception()  # its caller may have given up
                 self._answers.clear()
 
     async def _hear(self, message: ClientMessage, stream: int) -> None:
-        self.life.heard.append(Word(now_ms(), stream, message))
-        self._hearsay.note(self.life, message)
+        self.record.heard.append(StreamMessage(now_ms(), stream, message))
+        self._hearsay.note(self.record, message)
         if message.message_type in {pb.ACK, pb.ERROR}:
             for one in message.ack_message_ids:
                 future = self._answers.pop(one, None)
                 if future is not None and not future.done():
                     future.set_result(message)
             if message.status_code in {pb.CLIENT_TIMEOUT, pb.ACK_TIMEOUT}:
-                self.life.gone = True
-                self.life.cut.add(stream)
+                self.record.gone = True
+                self.record.cut.add(stream)
                 self.wanted = False
             return
         if not self.unacked:
