@@ -357,7 +357,7 @@ def overview(
 
 @pytest.mark.parametrize(
     "tile",
-    [("3", "connections at most"), ("2", "events that nodes lost")],
+    [("3", "peak connections"), ("2", "events lost by nodes")],
     ids=["peak", "missing"],
 )
 def test_the_overview_has_peaks_within_minutes_and_missing_sequence_numbers(

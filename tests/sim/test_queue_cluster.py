@@ -219,6 +219,8 @@ def test_telling_a_client_of_an_id_before_its_reference_stands_is_found(
 def test_believing_a_server_that_was_not_told_of_a_subscription_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Renewals, "doubts", lambda _self, _session, _pending, _epoch: False)
+    monkeypatch.setattr(
+        Renewals, "must_repeat_ack", lambda _self, _session, _pending, _epoch: False
+    )
 
     assert "ACK of" in found(first=31)

@@ -41,7 +41,6 @@ class Batcher(Generic[Q, A]):
         self._in_flight_max = in_flight_max
         self._group_max = group_max
         self._queue_max = queue_max
-        self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._due = False
@@ -52,7 +51,7 @@ class Batcher(Generic[Q, A]):
             raise StoreUnavailableError("the store is closed")
         if len(self._waiting) >= self._queue_max:
             raise too_many_waiting(self._queue_max, self._server)
-        answered: asyncio.Future[A] = self._loop.create_future()
+        answered: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, answered))
         self._plan()
         return answered
@@ -68,7 +67,7 @@ class Batcher(Generic[Q, A]):
     def _plan(self) -> None:
         if not self._due and len(self._in_flight) < self._in_flight_max:
             self._due = True
-            self._loop.call_soon(self._leave)
+            asyncio.get_running_loop().call_soon(self._leave)
 
     def _leave(self) -> None:
         self._due = False
@@ -79,7 +78,7 @@ class Batcher(Generic[Q, A]):
                 if not asked[1].done():
                     group.append(asked)
             if group:
-                flight = self._loop.create_task(self._fly(group))
+                flight = asyncio.get_running_loop().create_task(self._fly(group))
                 self._in_flight.add(flight)
                 flight.add_done_callback(self._landed)
 

@@ -91,7 +91,7 @@ def test_only_so_many_queues_are_blocked_in_a_day(
         answers = [session.say(f"block {named(box)} reason=content") for box in boxes]
 
     assert answers[0] == "ok"
-    assert answers[3].startswith("error: as many")
+    assert answers[3].startswith("error: the limit of queues blocked in a day")
     assert isinstance(owner.ask(Off(), boxes[0].recipient_id, boxes[0].signer), Ok)
 
 
