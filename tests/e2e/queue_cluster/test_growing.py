@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+import re
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -129,6 +130,9 @@ class Site:
         words = ("--token-file", self._token("servers"), "--link", link)
         self.cluster("join", *words, member=f"node-{number}")
         self._serve(f"node-{number}", number, ("queue",)).start()
+        # Ready is not yet up: the controller marks a server up when it sees its lease.
+        row = re.compile(rf"^\s+{number}\s+\d+\s+up\b", re.MULTILINE)
+        until(lambda: row.search(self.cluster("status")) is not None)
 
     def _token(self, name: str) -> str:
         return str(self._root / f"{name}.token")
