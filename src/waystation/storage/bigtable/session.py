@@ -19,7 +19,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from itertools import cycle
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from google.api_core.exceptions import (
@@ -225,20 +225,30 @@ class Session:
     async def _write_rows(
         self, rows: Sequence[tuple[bytes, list[Mutation]]], limits: Limits
     ) -> list[WaystationError | None]:
-        """Why each row was not written. Rows that failed for a passing reason are sent again,
-        together with the others: they may be applied twice."""
+        """Why each row was not written. Only rows that failed for a passing reason are sent again:
+        a row that is written may be delivered and acked at once, and must not come back."""
+        results: list[Exception | None] = [None] * len(rows)
+        left = list(range(len(rows)))
 
-        async def call(rpc: Rpc, timeout_s: float) -> list[Exception | None]:
-            results = await rpc.mutate_rows(rows, timeout_s)
-            for result in results:
-                if isinstance(result, _TROUBLE):
-                    raise result
-            return results
+        async def call(rpc: Rpc, timeout_s: float) -> None:
+            nonlocal left
+            found = await rpc.mutate_rows([rows[number] for number in left], timeout_s)
+            for number, result in zip(left, found, strict=True):
+                results[number] = result
+            left = [number for number in left if isinstance(results[number], _TROUBLE)]
+            for number in left[:1]:
+                raise cast(Exception, results[number])
 
-        results = await self._call(call, limits, repeatable=True)
+        try:
+            await self._call(call, limits, repeatable=True)
+        except WaystationError as exc:
+            for number in left:
+                results[number] = exc
         return [None if result is None else self._refusal(result) for result in results]
 
     def _refusal(self, result: Exception) -> WaystationError:
+        if isinstance(result, WaystationError):
+            return result
         return self._store_error(result) or StoreUnavailableError(str(result))
 
     async def check(
